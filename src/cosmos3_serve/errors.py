@@ -232,6 +232,12 @@ class ServiceFailure(Cosmos3Error):
 
 class StorageFailure(ServiceFailure):
     code, title, status = "storage_failed", "Object storage failed", 502
+    passing: ClassVar[frozenset[str]] = frozenset({"storage_unavailable", "storage_timeout"})
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same call may succeed later; derived from the code, so it survives a process border."""
+        return self.stable_code in self.passing
 
 
 class EngineFailed(ServiceFailure):

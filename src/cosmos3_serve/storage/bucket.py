@@ -1,0 +1,260 @@
+"""One S3 bucket over HTTP.
+
+Retries are ours for every single request, so that what a repeated request means is decided per operation (a repeated
+conditional create may meet its own first success). Only the parts of a multipart upload are retried by the client
+library. Bodies are sent plain, with no trailing checksum: some stores would keep the checksum in the object.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore.store import S3Store
+
+from cosmos3_serve.errors import (
+    Conflict,
+    Cosmos3Error,
+    IntegrityError,
+    LimitExceeded,
+    NotFound,
+    RangeNotSatisfiable,
+    StorageFailure,
+)
+from cosmos3_serve.storage import files
+from cosmos3_serve.storage.credentials import S3Access
+from cosmos3_serve.storage.faults import raise_translated, translate
+from cosmos3_serve.storage.retry import Attempts, RetryPolicy, retrying
+from cosmos3_serve.storage.store import CHUNK_BYTES, ObjectInfo, ObjectStore
+from cosmos3_serve.storage.uri import check_key
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, GetResult
+
+PART_BYTES = 8 * 1024 * 1024
+PART_CONCURRENCY = 4
+MAX_PARTS = 10_000  # S3's own limit
+STORES_KEPT = 32
+
+
+def bucket_store(bucket: str, environ: Mapping[str, str] | None = None) -> BucketStore:
+    """The shared store of a bucket for the endpoint and credentials of `environ` (default: the process's).
+
+    Raises:
+        UsageError: S3 is not configured.
+    """
+    return _shared(bucket, S3Access.from_environ(environ))
+
+
+@functools.lru_cache(maxsize=STORES_KEPT)
+def _shared(bucket: str, access: S3Access) -> BucketStore:
+    return BucketStore(bucket, access)
+
+
+class BucketStore(ObjectStore):
+    """See `ObjectStore`. Path-style addressing; the endpoint is always explicit."""
+
+    def __init__(self, bucket: str, access: S3Access, policy: RetryPolicy | None = None) -> None:
+        self._policy = policy or RetryPolicy()
+        self._once = _client(bucket, access, self._policy, retries=0)
+        self._parts = _client(bucket, access, self._policy, retries=self._policy.attempts - 1)
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        check_key(key)
+
+        async def call(_: int) -> ObjectInfo | None:
+            try:
+                meta = await obstore.head_async(self._once, key)
+            except Exception as error:
+                failure = translate(error, "look up the object")
+                if isinstance(failure, NotFound):
+                    return None
+                raise failure from None
+            return ObjectInfo(key, meta["size"], meta["e_tag"])
+
+        return await retrying(self._policy, call)
+
+    async def get_stream(
+        self, key: str, *, start: int = 0, chunk_size: int = CHUNK_BYTES, max_bytes: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        check_key(key)
+        attempts = Attempts(self._policy)
+        position, since_failure, end, etag = start, 0, -1, None
+        while position != end:
+            failure: Cosmos3Error
+            try:
+                result = await self._open(key, position, etag)
+                size = result.meta["size"]
+                if end < 0:
+                    _check_size(size, start, max_bytes)
+                    end, etag = size, result.meta["e_tag"]
+                elif size != end:
+                    raise StorageFailure("the object was replaced while it was read", code="object_changed")
+                async for chunk in result.stream(min_chunk_size=chunk_size):
+                    position += len(chunk)
+                    since_failure += len(chunk)
+                    if position > end:
+                        raise IntegrityError(f"object storage sent more than the declared {end} bytes")
+                    yield bytes(chunk)
+                if position == end:
+                    return
+                failure = StorageFailure("the object's body ended early", code="storage_unavailable")
+            except Cosmos3Error as error:
+                failure = error
+            except Exception as error:
+                failure = translate(error, "read the object")
+            if since_failure >= CHUNK_BYTES:
+                attempts.progressed()
+            since_failure = 0
+            await attempts.failed(failure)
+
+    async def _open(self, key: str, position: int, etag: str | None) -> GetResult:
+        options: GetOptions = {}
+        if position:
+            options["range"] = {"offset": position}
+        if etag:
+            options["if_match"] = etag
+        return await obstore.get_async(self._once, key, options=options)
+
+    async def put_bytes(self, key: str, data: bytes, *, create: bool = False) -> ObjectInfo:
+        check_key(key)
+
+        async def call(failures: int) -> ObjectInfo:
+            try:
+                done = await obstore.put_async(
+                    self._once, key, data, mode="create" if create else "overwrite", use_multipart=False
+                )
+            except Exception as error:
+                failure = translate(error, "store the object")
+                if failures and isinstance(failure, Conflict) and await self._holds(key, data):
+                    # An earlier try of ours was carried out and only its answer was lost.
+                    return ObjectInfo(key, len(data))
+                raise failure from None
+            return ObjectInfo(key, len(data), done["e_tag"])
+
+        return await retrying(self._policy, call)
+
+    async def _holds(self, key: str, data: bytes) -> bool:
+        found = bytearray()
+        try:
+            async for chunk in self.get_stream(key, max_bytes=len(data)):
+                found += chunk
+        except (LimitExceeded, NotFound):
+            return False
+        return bytes(found) == data
+
+    async def put_file(self, key: str, path: Path) -> ObjectInfo:
+        check_key(key)
+        try:
+            size = (await files.in_thread(path.stat)).st_size
+            if size <= PART_BYTES:
+                return await self.put_bytes(key, await files.in_thread(path.read_bytes))
+        except OSError as error:
+            raise files.failure("read the file to upload", error) from None
+        part = max(PART_BYTES, -(-size // MAX_PARTS))
+        attempts = Attempts(self._policy)
+        while True:
+            try:
+                done = await obstore.put_async(
+                    self._parts, key, path, use_multipart=True, chunk_size=part, max_concurrency=PART_CONCURRENCY
+                )
+                break
+            except Exception as error:
+                failure = translate(error, "upload the file")
+            await attempts.failed(failure)
+        stored = await self.head(key)
+        if stored is None or stored.size != size:
+            found = "nothing" if stored is None else f"{stored.size} bytes"
+            raise IntegrityError(f"after the upload of {size} bytes object storage holds {found}")
+        return ObjectInfo(key, size, done["e_tag"])
+
+    async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        prefix = prefix.strip("/")
+        if prefix:
+            check_key(prefix)
+        attempts = Attempts(self._policy)
+        last: str | None = None
+        while True:
+            try:
+                async for page in obstore.list(self._once, prefix or None, offset=last, chunk_size=1000):
+                    attempts.progressed()
+                    for meta in page:
+                        last = meta["path"]
+                        yield ObjectInfo(last, meta["size"], meta["e_tag"])
+                return
+            except Exception as error:
+                failure = translate(error, "list the objects")
+            await attempts.failed(failure)
+
+    async def delete(self, key: str) -> None:
+        check_key(key)
+
+        async def call(_: int) -> None:
+            try:
+                await obstore.delete_async(self._once, key)
+            except Exception as error:
+                failure = translate(error, "delete the object")
+                if not (isinstance(failure, NotFound) and failure.stable_code == "object_not_found"):
+                    raise failure from None
+
+        await retrying(self._policy, call)
+
+    async def check(self) -> None:
+        async def call(_: int) -> None:
+            try:
+                async for _page in obstore.list(self._once, chunk_size=1):
+                    break
+            except Exception as error:
+                raise_translated(error, "list the bucket")
+
+        await retrying(self._policy, call)
+
+
+def _check_size(size: int, start: int, max_bytes: int | None) -> None:
+    if max_bytes is not None and size > max_bytes:
+        raise LimitExceeded(
+            f"the object has {size} bytes, the limit is {max_bytes}",
+            remedy="use a smaller object, or raise the limit",
+            code="object_too_large",
+        )
+    if start > size:
+        raise RangeNotSatisfiable(f"the object has {size} bytes, the requested start is {start}")
+
+
+def _client(bucket: str, access: S3Access, policy: RetryPolicy, *, retries: int) -> S3Store:
+    options: dict[str, Any] = {
+        "allow_http": access.allow_http,
+        "connect_timeout": timedelta(seconds=policy.connect_timeout_s),
+        "read_timeout": timedelta(seconds=policy.read_timeout_s),
+        "timeout": timedelta(days=1),  # the library's 30 s would cut a long body; silence is what read_timeout ends
+    }
+    credential = {
+        "access_key_id": access.access_key_id,
+        "secret_access_key": access.secret_access_key,
+        "token": access.session_token,
+        "expires_at": None,
+    }
+    return S3Store(
+        bucket,
+        endpoint=access.endpoint,
+        aws_endpoint_url_s3=access.endpoint,  # else a variable of that name would win over ours
+        region=access.region,
+        virtual_hosted_style_request=False,
+        skip_signature=False,
+        disable_bulk_delete=True,
+        credential_provider=lambda: credential,  # type: ignore[arg-type,return-value]
+        client_options=options,  # type: ignore[arg-type]
+        retry_config={
+            "max_retries": retries,
+            "retry_timeout": timedelta(seconds=policy.deadline_s),
+            "backoff": {
+                "init_backoff": timedelta(seconds=policy.base_s),
+                "max_backoff": timedelta(seconds=policy.cap_s),
+                "base": 2,
+            },
+        },
+    )
