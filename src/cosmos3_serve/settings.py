@@ -65,7 +65,7 @@ class Settings(BaseModel):
             return cls(**values)
         except ValidationError as error:
             found = [
-                FieldError(origin.get(str(e["loc"][0]), str(e["loc"][0])) if e["loc"] else "settings", e["msg"])
+                FieldError(origin.get(str(e["loc"][0]), str(e["loc"][0])) if e["loc"] else "settings", e["msg"].removeprefix("Value error, "))
                 for e in error.errors()
             ]
             text = "; ".join(f"{e.field}: {e.message}" for e in found)

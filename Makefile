@@ -1,0 +1,65 @@
+# One command per purpose; `make help` lists them. Each sets up what it needs on a fresh machine and reruns fast.
+
+# Python 3.11 where present (PyTorch's CPU wheels and the reasoner's CPU engine are best there), else 3.12, 3.13, python3.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+TORCH ?= 2.13.0
+# Where plain `pip install torch` would bring a CUDA build of several GB, name PyTorch's CPU index here:
+#   make quickstart TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+ARGS ?=
+
+# What is installed already is enough: a development environment also runs the quickstart.
+INSTALLED := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(VENV)/.quickstart)
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test check lint unit bench setup docs clean
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+quickstart: $(INSTALLED) ## a batch from S3 through a real service and back, on this machine (ARGS="--json …")
+	@$(BIN)/cosmos3 quickstart $(ARGS)
+
+test: lint ## everything: lint, types, unit tests, a real Ray cluster, a real S3 API, the quickstart
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+check: lint unit ## lint, types and the fast tests only
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not slow and not e2e" $(ARGS)
+
+bench: $(VENV)/.dev ## the measurements of benchmarks/README.md on this machine
+	@for script in benchmarks/bench_*.py; do \
+		test -f "$$script" || { echo 'no benchmark script yet'; exit 1; }; \
+		$(BIN)/python "$$script" $(ARGS) || exit 1; done
+
+docs: $(VENV)/.dev ## write the tables that are generated from the code
+	$(BIN)/python docs/generate.py
+
+setup: $(VENV)/.dev ## the development environment in $(VENV)
+
+$(VENV)/.torch:
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed: install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH)
+	@touch $@
+
+$(VENV)/.quickstart: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[quickstart]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean: ## remove the environment, caches and quickstart results
+	rm -rf $(VENV) .quickstart .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

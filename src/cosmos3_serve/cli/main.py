@@ -1,0 +1,84 @@
+"""The commands: `cosmos3 …`, and the same tree as `npa workbench cosmos3 …`.
+
+Commands are thin (parse, call one function, print) and import what is heavy only when they run, so that `--help` and
+the client need neither Ray nor torch. `run()` is the only place where a failure becomes words and an exit code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from cosmos3_serve.cli import info, output, serve
+from cosmos3_serve.errors import ExitCode
+
+HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve."
+
+
+def build() -> typer.Typer:
+    """The `cosmos3` tree; each room of commands registers its own."""
+    app = _group("cosmos3", HELP)
+    for room in (serve, info):
+        room.register(app)
+    return app
+
+
+def build_npa() -> typer.Typer:
+    """The same commands where the seed's documents call them: `npa workbench cosmos3 …`."""
+    app = _group("npa", HELP)
+    workbench = _group("workbench", "Tools of the workbench.")
+    workbench.add_typer(build(), name="cosmos3")
+    app.add_typer(workbench, name="workbench")
+    return app
+
+
+def _group(name: str, text: str) -> typer.Typer:
+    # Plain help: the rich panels cut long flag names off on a terminal of 80 columns.
+    return typer.Typer(
+        name=name, help=text, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
+
+
+def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; prints every failure, raises none."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in args
+    command = " ".join([prog, *_command_words(args)])
+    try:
+        return output.exit_code_of(app(args=args, prog_name=prog, standalone_mode=False))
+    except typer.TyperException as error:
+        if not str(error):  # no arguments: the help is the answer and was printed
+            return ExitCode.INPUT
+        return output.report(output.usage(error.format_message()), command=command, as_json=as_json)
+    except typer.Abort:
+        return output.report(KeyboardInterrupt(), command=command, as_json=as_json)
+    except BrokenPipeError:
+        sys.stdout = None  # the reader went away; the flush at exit would complain
+        return ExitCode.DONE
+    except (Exception, KeyboardInterrupt) as error:
+        return output.report(error, command=command, as_json=as_json)
+
+
+def _command_words(args: Sequence[str]) -> list[str]:
+    """The subcommand's words for the error line: everything before the first option (`workbench cosmos3 ray-batch`)."""
+    words: list[str] = []
+    for arg in args:
+        if arg.startswith("-"):
+            break
+        words.append(arg)
+    return words[:4]
+
+
+def cosmos3() -> NoReturn:
+    sys.exit(run(build(), "cosmos3"))
+
+
+def npa() -> NoReturn:
+    sys.exit(run(build_npa(), "npa"))
+
+
+if __name__ == "__main__":
+    cosmos3()

@@ -1,0 +1,74 @@
+"""`ray-serve`: resolve the settings and the engine, then hand over to the generator service."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cosmos3_serve.cli import output
+from cosmos3_serve.cli.options import settings_options
+from cosmos3_serve.errors import StartRefused
+from cosmos3_serve.settings import Engine, GeneratorSettings
+
+FRAMEWORK_PYTHON_ENV = "NPA_COSMOS3_FRAMEWORK_PYTHON"
+FRAMEWORK_PYTHON = "/opt/cosmos3/cosmos-framework/.venv/bin/python"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("ray-serve")(ray_serve)
+
+
+@settings_options(GeneratorSettings)
+def ray_serve(
+    flags: dict[str, Any],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the settings, start nothing.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout once ready.")] = False,
+) -> None:
+    """Start the generator service on Ray Serve.
+
+    It runs until SIGTERM or Ctrl-C, then drains. The bearer token comes from NPA_COSMOS3_RAY_TOKEN, or from the file
+    that NPA_COSMOS3_RAY_TOKEN_FILE names.
+    """
+    settings = GeneratorSettings.load(flags)
+    settings = settings.model_copy(update={"engine": resolve_engine(settings, os.environ)})
+    if dry_run:
+        output.emit(settings.model_dump(mode="json"))
+        return
+    importlib.import_module("cosmos3_serve.generator.serve").run_generator(settings)
+
+
+def resolve_engine(settings: GeneratorSettings, environ: Mapping[str, str]) -> Engine:
+    """The engine to run: the one asked for, else the framework where its interpreter is found.
+
+    Raises:
+        StartRefused: the engine cannot run here; the remedy names both ways out (source: generator spec, Commands).
+    """
+    interpreter = Path(environ.get(FRAMEWORK_PYTHON_ENV) or FRAMEWORK_PYTHON)
+    engine: Engine | None = settings.engine
+    if engine is None:
+        if not interpreter.is_file():
+            raise StartRefused(
+                "no engine was chosen, and the framework's interpreter is not on this machine",
+                code="engine_not_found",
+                remedy=f"pass --engine diffusers, or install the framework and name its python: {FRAMEWORK_PYTHON_ENV}",
+            )
+        engine = "framework"
+    if engine == "framework":
+        raise StartRefused(
+            "this version does not bind the framework engine yet",
+            code="engine_not_found",
+            remedy="pass --engine diffusers; responses and provenance will say which engine ran",
+        )
+    if importlib.util.find_spec("diffusers") is None or importlib.util.find_spec("ray") is None:
+        raise StartRefused(
+            "the diffusers engine is not installed",
+            code="engine_not_found",
+            remedy="pip install 'cosmos3-serve[diffusers]'",
+        )
+    return engine

@@ -1,0 +1,99 @@
+"""Tables generated from the code: settings and errors, as Markdown for the documentation and as data for `--json`."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any, Literal, Union, get_args, get_origin
+
+from cosmos3_serve import errors
+from cosmos3_serve.cli.options import bounds_text, default_text
+from cosmos3_serve.errors import Cosmos3Error, SampleCode
+from cosmos3_serve.settings import Settings
+
+SETTINGS_HEAD = ("flag", "environment", "type", "default", "limits", "meaning")
+ERRORS_HEAD = ("code", "HTTP", "exit", "class", "meaning")
+
+
+def settings_rows(model: type[Settings]) -> list[dict[str, str]]:
+    return [
+        {
+            "flag": _flag(model, name),
+            "environment": model.env_name(name) or "",
+            "type": type_text(field.annotation),
+            "default": default_text(field),
+            "limits": bounds_text(field),
+            "meaning": str(field.description),
+        }
+        for name, field in model.model_fields.items()
+    ]
+
+
+def _flag(model: type[Settings], name: str) -> str:
+    flag = model.flag_name(name)
+    if model.model_fields[name].annotation is bool:
+        return f"{flag} / --no-{flag.removeprefix('--')}"
+    return flag
+
+
+def type_text(annotation: Any) -> str:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(type_text(arg) for arg in get_args(annotation) if arg is not type(None))
+    if get_origin(annotation) is Literal:
+        return ", ".join(str(value) for value in get_args(annotation))
+    return {"str": "text", "int": "integer", "float": "number", "bool": "on, off", "Path": "path"}.get(
+        annotation.__name__, str(annotation.__name__)
+    )
+
+
+def error_rows() -> list[dict[str, str]]:
+    """Every failure class that has a code of its own, in the order of the map."""
+    return [
+        {
+            "code": kind.code,
+            "HTTP": str(kind.status) if _over_http(kind) else "",
+            "exit": str(kind.exit_code),
+            "class": kind.__name__,
+            "meaning": kind.title,
+        }
+        for kind in _tree(Cosmos3Error)
+        if "code" in vars(kind)
+    ]
+
+
+def sample_rows() -> list[dict[str, str]]:
+    return [{"code": code.value, "retryable": "yes" if code.retryable else "no"} for code in SampleCode]
+
+
+def _tree(root: type[Cosmos3Error]) -> Iterator[type[Cosmos3Error]]:
+    yield root
+    for kind in root.__subclasses__():
+        if kind.__module__ == errors.__name__:
+            yield from _tree(kind)
+
+
+def _over_http(kind: type[Cosmos3Error]) -> bool:
+    """Client-side and start-up failures never travel as an HTTP answer."""
+    return not issubclass(kind, (errors.Cosmos3RayServeError, errors.StartRefused, errors.UsageError))
+
+
+def markdown(rows: list[dict[str, str]], code_columns: tuple[str, ...]) -> str:
+    """A GitHub table; cells of `code_columns` in backticks."""
+    head = list(rows[0])
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row in rows:
+        cells = [f"`{row[c]}`" if c in code_columns and row[c] else row[c].replace("|", "\\|") for c in head]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def settings_markdown(model: type[Settings]) -> str:
+    return markdown(settings_rows(model), ("flag", "environment", "default"))
+
+
+def errors_markdown() -> str:
+    return markdown(error_rows(), ("code", "class"))
+
+
+def samples_markdown() -> str:
+    return markdown(sample_rows(), ("code",))
