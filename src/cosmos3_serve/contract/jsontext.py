@@ -1,0 +1,101 @@
+"""JSON without surprises: UTF-8 only, finite numbers only, bounded nesting, no lone surrogates.
+
+Python's own reader accepts NaN, dies of deep nesting with a RecursionError and lets through text that no later write
+can encode; each of these would surface far from the request that caused it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+from cosmos3_serve.errors import ValidationFailed
+
+MAX_BODY_DEPTH = 64
+
+
+class JsonProblem(ValueError):
+    """A value that is not clean JSON; `path` leads to it."""
+
+    def __init__(self, path: tuple[str | int, ...], message: str) -> None:
+        super().__init__(message)
+        self.path = path
+        self.message = message
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def decode_json(data: bytes) -> Any:
+    """Parse one JSON text.
+
+    Raises:
+        ValidationFailed: (code `invalid_json`) not UTF-8, not JSON, NaN or Infinity, nested too deep, or a number too
+            long to read. The detail says where.
+    """
+    remedy = "send one JSON object, UTF-8"
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise ValidationFailed(
+            f"body is not UTF-8 (byte {error.start})", code="invalid_json", remedy=remedy
+        ) from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ValidationFailed(f"body is not JSON: {error.msg} at {where}", code="invalid_json", remedy=remedy) from None
+    except RecursionError:
+        raise ValidationFailed("body is nested too deep", code="invalid_json", remedy=remedy) from None
+    except ValueError as error:
+        raise ValidationFailed(f"body is not JSON: {str(error)[:200]}", code="invalid_json", remedy=remedy) from None
+
+
+def canonical_json(value: Any) -> bytes:
+    """Sorted, compact, ASCII-escaped: equal values give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def check_json(value: Any, *, max_depth: int, max_nodes: int) -> None:
+    """Walk a decoded JSON value without recursion.
+
+    Raises:
+        JsonProblem: not a JSON type, not finite, a lone surrogate, deeper than `max_depth` containers, or more than
+            `max_nodes` values. Keys count as values.
+    """
+    pending: list[tuple[tuple[str | int, ...], Any, int]] = [((), value, 0)]
+    nodes = 0
+    while pending:
+        path, item, depth = pending.pop()
+        nodes += 1
+        if nodes > max_nodes:
+            raise JsonProblem(path[:1], f"holds more than {max_nodes} values")
+        if isinstance(item, dict | list):
+            if depth >= max_depth:
+                raise JsonProblem(path[:1], f"is nested deeper than {max_depth} levels")
+            if isinstance(item, list):
+                pending.extend(((*path, index), child, depth + 1) for index, child in enumerate(item))
+                continue
+            for key, child in item.items():
+                if not isinstance(key, str):
+                    raise JsonProblem(path, "has a key that is not text")
+                if not _encodable(key):
+                    raise JsonProblem(path, "has a key with a lone surrogate")
+                nodes += 1
+                pending.append(((*path, key), child, depth + 1))
+        elif isinstance(item, str):
+            if not _encodable(item):
+                raise JsonProblem(path, "holds a lone surrogate, which no UTF-8 text can")
+        elif isinstance(item, float):
+            if not math.isfinite(item):
+                raise JsonProblem(path, "should be a finite number")
+        elif item is not None and not isinstance(item, bool | int):
+            raise JsonProblem(path, f"is a {type(item).__name__}, which is not JSON")
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

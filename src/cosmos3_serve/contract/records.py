@@ -1,0 +1,125 @@
+"""Records about one sample of an accepted batch: what came out, why not, in which company, how long it took.
+
+`Artifact`, `SampleOutput` and `SampleOutputs` are upstream's and the baseline's shapes, kept exactly (sources: framework
+section 7, wire baseline 1.3). `SampleRecord` is ours and travels beside them in `samples[]` (rulings, generator 7).
+All of them are strict: `True` is not an int and `"1"` is not a number.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from cosmos3_serve.contract.wire import SHA256_HEX
+
+Sha256 = Annotated[str, StringConstraints(pattern=SHA256_HEX)]
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class Strict(BaseModel):
+    """Base of what a server says: strict types, unknown keys dropped so that a newer server stays readable."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class SampleState(StrEnum):
+    QUEUED = "queued"
+    STAGING = "staging"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in (SampleState.SUCCEEDED, SampleState.FAILED, SampleState.CANCELLED)
+
+
+# Enum members arrive as JSON strings; strictness elsewhere must not refuse them.
+LaxState = Annotated[SampleState, Field(strict=False)]
+
+
+class Artifact(Strict):
+    """One file of the batch: path relative to the output root, size in bytes (never 0), hash of the content."""
+
+    sample: str
+    path: str
+    bytes: Annotated[int, Field(ge=1)]
+    sha256: Sha256
+
+    @field_validator("path")
+    @classmethod
+    def _relative(cls, path: str) -> str:
+        if path.startswith("/") or ".." in path.split("/"):
+            raise ValueError("artifact path should be relative and stay below the output root")
+        return path
+
+
+class SampleOutput(BaseModel):
+    """One output: structured content (`action`, `reasoner_text`) and its files, relative to the output root."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    content: dict[str, Any] = Field(default_factory=dict)
+    files: list[str] = Field(default_factory=list)
+
+
+class SampleOutputs(BaseModel):
+    """Upstream's result of one sample; `args` carries at least `name`, `message` a short reason on error or skip."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    args: dict[str, Any]
+    status: Literal["success", "error", "skip"] = "success"
+    message: str | None = None
+    stack_trace: str | None = None
+    outputs: list[SampleOutput] = Field(default_factory=list)
+
+    @field_validator("args")
+    @classmethod
+    def _named(cls, args: dict[str, Any]) -> dict[str, Any]:
+        if "name" not in args:
+            raise ValueError("args should carry a name")
+        return args
+
+
+class SampleWave(Strict):
+    """In which company a sample ran. Neighbours are samples of the own batch only (rulings, generator 22).
+
+    Attributes:
+        coalesced_id, coalesced: the `@serve.batch` event and how many samples it held.
+        inference_id, inference_batch, slot: the inference call, its batch size, and this sample's place in it from 0.
+        mixed_shapes: whether the call mixed sizes or frame counts (then bytes may differ from a run alone).
+    """
+
+    coalesced_id: str = ""
+    coalesced: Count = 0
+    inference_id: str = ""
+    inference_batch: Count = 0
+    slot: Count = 0
+    mixed_shapes: bool = False
+    neighbours: list[str] = Field(default_factory=list)
+
+
+class SampleRecord(Strict):
+    """Outcome of one sample in `samples[]`.
+
+    Attributes:
+        code: a `SampleCode` value when the state is failed or cancelled, else None.
+        guardrails: checks that ran and what they decided; `applied` separate from `configured`.
+        timings: phase name to seconds (queue, staging, inference, encode, hash).
+        seed: the seed that was used, given or drawn.
+    """
+
+    name: str
+    state: LaxState
+    code: str | None = None
+    message: str | None = None
+    retryable: bool = False
+    seed: int | None = None
+    guardrails: dict[str, Any] = Field(default_factory=dict)
+    timings: dict[str, Seconds] = Field(default_factory=dict)
+    wave: SampleWave | None = None
