@@ -39,12 +39,12 @@ def decode_json(data: bytes) -> Any:
     try:
         return json.loads(data.decode("utf-8"), parse_constant=_no_constant)
     except UnicodeDecodeError as error:
-        raise ValidationFailed(
-            f"body is not UTF-8 (byte {error.start})", code="invalid_json", remedy=remedy
-        ) from None
+        raise ValidationFailed(f"body is not UTF-8 (byte {error.start})", code="invalid_json", remedy=remedy) from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise ValidationFailed(f"body is not JSON: {error.msg} at {where}", code="invalid_json", remedy=remedy) from None
+        raise ValidationFailed(
+            f"body is not JSON: {error.msg} at {where}", code="invalid_json", remedy=remedy
+        ) from None
     except RecursionError:
         raise ValidationFailed("body is nested too deep", code="invalid_json", remedy=remedy) from None
     except ValueError as error:

@@ -24,8 +24,9 @@ SAMPLE_ARGS: Final = "sample_args.json"
 SAMPLE_OUTPUTS: Final = "sample_outputs.json"
 
 SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-SHA256_HEX: Final = r"^[0-9a-f]{64}\Z"
-SOURCE_REVISION: Final = r"^[0-9a-f]{40}\Z"
+# For pydantic only: its regex engine lets `$` match the very end and nothing else, unlike `re`.
+SHA256_HEX: Final = r"^[0-9a-f]{64}$"
+SOURCE_REVISION: Final = r"^[0-9a-f]{40}$"
 
 
 def is_safe_name(text: str) -> bool:
