@@ -246,7 +246,7 @@ def _client(bucket: str, access: S3Access, policy: RetryPolicy, *, retries: int)
         virtual_hosted_style_request=False,
         skip_signature=False,
         disable_bulk_delete=True,
-        credential_provider=lambda: credential,  # type: ignore[arg-type,return-value]
+        credential_provider=lambda: credential,  # type: ignore[arg-type]
         client_options=options,  # type: ignore[arg-type]
         retry_config={
             "max_retries": retries,

@@ -56,7 +56,9 @@ class S3Access:
                 remedy=f"set {' and '.join(missing)}",
                 code="s3_not_configured",
             )
-        return cls(_endpoint(endpoint), first(*REGION_ENVS) or DEFAULT_REGION, key, secret, first(SESSION_TOKEN_ENV) or None)
+        return cls(
+            _endpoint(endpoint), first(*REGION_ENVS) or DEFAULT_REGION, key, secret, first(SESSION_TOKEN_ENV) or None
+        )
 
 
 def _endpoint(text: str) -> str:

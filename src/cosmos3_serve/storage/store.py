@@ -116,9 +116,7 @@ class ObjectStore(ABC):
                 done = await self._fetch(key, part, max_bytes)
                 await files.in_thread(files.publish, part, path)
         except TimeoutError:
-            raise StorageFailure(
-                f"the object was not fetched within {timeout_s:g} s", code="storage_timeout"
-            ) from None
+            raise StorageFailure(f"the object was not fetched within {timeout_s:g} s", code="storage_timeout") from None
         except OSError as error:
             raise files.failure("write the downloaded file", error) from None
         finally:

@@ -105,7 +105,7 @@ def require_object(uri: S3Uri | str) -> S3Uri:
 
     Raises:
         StorageAuthorizationError: no key, a trailing slash, or a key with a character that does not survive:
-            `?`, `#`, a control character, surrounding blanks, or a literal `%` that reads as an escape (double encoding).
+            `?`, `#`, a control character, a blank at its end, or a literal `%` that reads as an escape.
     """
     uri = parse_s3(uri) if isinstance(uri, str) else uri
     if not uri.key or uri.directory:
