@@ -19,7 +19,8 @@ def paths(app: typer.Typer) -> list[list[str]]:
     found = [[c.name or ""] for c in app.registered_commands]
     for group in app.registered_groups:
         assert group.typer_instance is not None
-        found += [[group.name or "", *rest] for rest in paths(group.typer_instance)]
+        name = group.name or group.typer_instance.info.name
+        found += [[str(name), *rest] for rest in paths(group.typer_instance)]
     return found
 
 

@@ -110,7 +110,8 @@ def loaded_by(statement: str) -> tuple[set[str], float]:
         f"{statement}\n"
         "print(json.dumps([sorted({m.split('.')[0] for m in sys.modules}), time.process_time() - a]))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
     names, seconds = json.loads(done.stdout)
     return set(names), seconds
 
