@@ -11,6 +11,7 @@ break while it works, and what is left unfinished.
     │   ├── ModelNotLoaded         404      another model than the loaded one
     │   ├── NotFound               404      no such route, batch or artifact
     │   ├── MethodNotAllowed       405
+    │   ├── RequestTimeout         408      the body did not arrive in time
     │   ├── Conflict               409      same request_id, other body; publication of another batch; not ended yet
     │   ├── LimitExceeded          413      body, samples, conditioning input: always with the number
     │   ├── UnsupportedMediaType   415
@@ -21,7 +22,8 @@ break while it works, and what is left unfinished.
     ├── Refusal                    exit 3   a check says no
     │   ├── Unauthorized           401
     │   ├── StartRefused           ---      settings, guardrails, revision: the service does not start
-    │   │   └── GuardrailsUnavailable
+    │   │   ├── GuardrailsUnavailable
+    │   │   └── CheckpointUnavailable ---  access denied, not found, offline, incomplete
     │   ├── QueueFull              429      Retry-After
     │   ├── NotReady               503      Retry-After, list of reasons
     │   └── Draining               503
@@ -163,6 +165,10 @@ class MethodNotAllowed(InputError):
     code, title, status = "method_not_allowed", "Method not allowed", 405
 
 
+class RequestTimeout(InputError):
+    code, title, status = "request_timeout", "Request body incomplete", 408
+
+
 class Conflict(InputError):
     code, title, status = "conflict", "Conflict", 409
 
@@ -209,6 +215,12 @@ class StartRefused(Refusal):
 
 class GuardrailsUnavailable(StartRefused):
     code, title = "guardrails_unavailable", "Guardrails unavailable"
+
+
+class CheckpointUnavailable(StartRefused):
+    """Codes: checkpoint_access_denied, checkpoint_not_found, checkpoint_offline, checkpoint_incomplete."""
+
+    code, title = "checkpoint_unavailable", "Checkpoint unavailable"
 
 
 class QueueFull(Refusal):
