@@ -6,6 +6,7 @@ import hashlib
 import json
 import mimetypes
 import re
+import socket
 import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -34,6 +35,10 @@ class ArtifactSender(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
+
+    def hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
 
     def send_artifact(self, relative: str) -> None:
         app, faults = self.app, self.app.faults

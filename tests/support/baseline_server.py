@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import json
 import re
-import socket
 import threading
 import time
 import uuid
@@ -257,8 +256,7 @@ class BaselineHandler(ArtifactSender):
             return
         if faults.drop_posts:
             faults.drop_posts -= 1
-            self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
+            self.hang_up()
         elif faults.raw_response is not None:
             self.reply(200, faults.raw_response, "application/json")
         else:

@@ -1,0 +1,220 @@
+"""The one HTTP connection pool to a service: token, deadline, retries, bounded bodies, no redirects."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from cosmos3_serve.client import problem
+from cosmos3_serve.client.deadline import Deadline
+from cosmos3_serve.errors import ContractViolation, Cosmos3RayServeError
+
+CONNECT_S = 10.0
+READ_S = 60.0
+MIB = 1024 * 1024
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+PASSING = frozenset({408, 425, 429, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When a call is repeated.
+
+    Attributes:
+        attempts: how often at most; the deadline ends it earlier.
+        resend: whether it may be repeated after it was perhaps received. False only for what is not idempotent.
+        statuses: answers that are worth another try; the last one is returned, not raised.
+    """
+
+    attempts: int = 8
+    resend: bool = True
+    statuses: frozenset[int] = PASSING
+    base_s: float = 0.25
+    cap_s: float = 10.0
+
+    def wait_s(self, attempt: int, rng: random.Random) -> float:
+        """Exponential with full jitter, so that many clients do not come back together."""
+        return rng.uniform(0.5, 1.0) * float(min(self.cap_s, self.base_s * 2 ** min(attempt - 1, 16)))
+
+
+ONCE = Retry(attempts=1)
+PATIENT = Retry(attempts=10_000)  # until the deadline: for a batch that was accepted
+FIRST_CONTACT = Retry(attempts=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer: status, headers, the body's bytes exactly as received."""
+
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    def failure(self) -> Exception:
+        return problem.failure(self.status, self.body, retry_after_s=retry_after(self.headers))
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds of a Retry-After header, in either of its two forms; None where there is none that makes sense."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        then = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    then = then if then.tzinfo else then.replace(tzinfo=UTC)
+    return max(0.0, (then - datetime.now(UTC)).total_seconds())
+
+
+class Unreachable(Cosmos3RayServeError):
+    """No answer came. `sent` says whether the request may have been received."""
+
+    code, title = "unreachable", "Service unreachable"
+
+    def __init__(self, detail: str, *, sent: bool = False, remedy: str | None = None) -> None:
+        super().__init__(detail, remedy=remedy)
+        self.sent = sent
+
+
+@dataclass
+class Service:
+    """Async context manager. All paths are absolute (`/v1/batches`).
+
+    Every call raises:
+        Incomplete: code `deadline_exceeded`.
+        Unreachable: no answer within the retries.
+        ContractViolation: the answer is larger than allowed or content-encoded.
+    """
+
+    endpoint: str
+    token: str = field(repr=False)
+    deadline: Deadline
+    connections: int = 8
+    transport: httpx.AsyncBaseTransport | None = None
+    rng: random.Random = field(default_factory=random.Random)
+    on_retry: Callable[[str], None] = lambda text: None
+
+    async def __aenter__(self) -> Self:
+        self._client = httpx.AsyncClient(
+            base_url=self.endpoint,
+            # identity: sizes and hashes are of the bytes on the wire, and no decompression bomb can reach us
+            headers={"Authorization": f"Bearer {self.token}", "Accept-Encoding": "identity"},
+            follow_redirects=False,
+            limits=httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections),
+            transport=self.transport,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry: Retry = FIRST_CONTACT,
+        read_s: float | None = READ_S,
+        max_bytes: int = 16 * MIB,
+    ) -> Answer:
+        """One request, repeated by `retry`; any status comes back as an Answer."""
+        attempt, doing = 0, f"waiting for {method} {path}"
+        while True:
+            attempt += 1
+            last: Answer | Unreachable
+            try:
+                async with asyncio.timeout(self.deadline.left()):
+                    last = await self._whole(method, path, content, headers, read_s, max_bytes)
+                if last.status not in retry.statuses or attempt >= retry.attempts:
+                    return last
+                asked, why = retry_after(last.headers), f"answered {last.status}"
+            except TimeoutError:
+                raise self.deadline.exceeded(doing) from None
+            except httpx.TransportError as error:
+                last = self.unreachable(error)
+                if attempt >= retry.attempts or (last.sent and not retry.resend):
+                    raise last from None
+                asked, why = None, "did not answer"
+            await self.pause(max(asked or 0.0, retry.wait_s(attempt, self.rng)), doing, why)
+
+    async def pause(self, seconds: float, doing: str, why: str) -> None:
+        """Wait before another try; a wait past the deadline is not begun.
+
+        Raises:
+            Incomplete: code `deadline_exceeded`.
+        """
+        if seconds >= self.deadline.left():
+            raise self.deadline.exceeded(f"{doing} (the service {why})")
+        if seconds > 1:
+            self.on_retry(f"the service {why}; trying again in {seconds:.0f} s")
+        await asyncio.sleep(seconds)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_s: float | None = READ_S,
+    ) -> AsyncIterator[httpx.Response]:
+        """One attempt; the body is read by the caller, who also handles httpx.TransportError."""
+        timeout = httpx.Timeout(READ_S, connect=CONNECT_S, read=read_s, pool=None)
+        async with self._client.stream(method, path, content=content, headers=headers, timeout=timeout) as response:
+            yield response
+
+    def unreachable(self, error: httpx.TransportError) -> Unreachable:
+        why = problem.printable(str(error)) or type(error).__name__
+        return Unreachable(
+            f"cannot reach the service at {self.endpoint}: {why}",
+            sent=not isinstance(error, NOT_SENT),
+            remedy="check the endpoint and that the service runs: cosmos3 ray-health --endpoint …",
+        )
+
+    async def _whole(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None,
+        headers: Mapping[str, str] | None,
+        read_s: float | None,
+        max_bytes: int,
+    ) -> Answer:
+        async with self.stream(path, method=method, content=content, headers=headers, read_s=read_s) as response:
+            return Answer(response.status_code, response.headers, await read_all(response, max_bytes))
+
+
+async def read_all(response: httpx.Response, max_bytes: int) -> bytes:
+    """The body's bytes.
+
+    Raises:
+        ContractViolation: more than `max_bytes`, or content-encoded although we asked for identity.
+    """
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise ContractViolation("the service encoded an answer although identity was asked for")
+    parts, size = [], 0
+    async for chunk in response.aiter_raw():
+        size += len(chunk)
+        if size > max_bytes:
+            raise ContractViolation(f"the service's answer is larger than {max_bytes} bytes")
+        parts.append(chunk)
+    return b"".join(parts)
