@@ -1,0 +1,165 @@
+"""HttpServer: uvicorn inside somebody else's event loop, on a port of our own, with bounds on what a peer may do.
+
+The ingress replica answers the public port itself. Serve's proxies would answer `/-/healthz` and `/-/routes` without a
+token and read bodies before our application sees them (source: rulings, generator 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from cosmos3_serve.errors import StartRefused
+
+HEADER_BYTES = 32 * 1024
+HEADER_TIMEOUT_S = 20.0
+KEEP_ALIVE_S = 30
+BACKLOG = 512
+MAX_CONNECTIONS = 2048
+
+
+class BoundedProtocol(H11Protocol):
+    """h11 with a deadline for the first byte to the end of the headers: a peer that dawdles does not hold a connection.
+
+    h11 (not httptools) because it bounds the size of the headers.
+    """
+
+    _header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.close()
+            return
+        self._header_timer = self.loop.call_later(HEADER_TIMEOUT_S, self._too_slow)
+
+    def data_received(self, data: bytes) -> None:
+        if self._header_timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._header_timer = self.loop.call_later(HEADER_TIMEOUT_S, self._too_slow)
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_timer()
+
+    def on_response_complete(self) -> None:
+        self._stop_timer()  # the keep-alive timer takes over
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _too_slow(self) -> None:
+        self._header_timer = None
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # signals belong to the process that owns us
+
+
+class HttpServer:
+    """Serves one ASGI application on one port of the running event loop.
+
+    Args:
+        port: 0 picks a free one; `self.port` says which.
+
+    Raises:
+        StartRefused: the address cannot be bound.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+        self._socket = listening_socket(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            loop="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level="critical",  # its own errors are answered and logged by our middleware
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            h11_max_incomplete_event_size=HEADER_BYTES,
+            backlog=BACKLOG,
+            reset_contextvars=True,
+        )
+        self._server = _Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen; returns once connections are accepted."""
+        self._task = asyncio.create_task(self._server.serve([self._socket]))
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise StartRefused("the HTTP server ended while it started", code="http_server")
+            await asyncio.sleep(0.005)
+
+    @property
+    def alive(self) -> bool:
+        return self._task is not None and not self._task.done() and self._server.started
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """Accept nothing new, let running answers end within `grace_s`, then cut them."""
+        if self._task is None:
+            self._socket.close()
+            return
+        self._server.config.timeout_graceful_shutdown = max(1, round(grace_s))
+        self._server.should_exit = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+
+def listening_socket(host: str, port: int, *, shared: bool = True) -> socket.socket:
+    """A bound socket. `shared` sets SO_REUSEPORT, so that a replaced replica can bind while the old one drains.
+
+    Raises:
+        StartRefused: the address is in use, not ours, or not permitted.
+    """
+    family, _, _, _, address = _resolve(host, port)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared and hasattr(socket, "SO_REUSEPORT"):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        reason = "it is in use" if error.errno == errno.EADDRINUSE else (error.strerror or "the address is not ours")
+        raise StartRefused(
+            f"cannot listen on {host}:{port}: {reason}",
+            code="port_unavailable",
+            remedy="choose another --port or --host",
+        ) from None
+    sock.setblocking(False)
+    return sock
+
+
+def _resolve(host: str, port: int) -> tuple[Any, ...]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError:
+        raise StartRefused(
+            f"the host {host!r} cannot be resolved", code="port_unavailable", remedy="give an address of this machine"
+        ) from None

@@ -1,0 +1,96 @@
+"""Logs: one JSON object a line on stderr, with the request's id, and without tokens, prompts, buckets or tenants."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import sys
+import time
+import uuid
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = structlog.get_logger(__name__)
+
+REQUEST_ID_HEADER = b"x-request-id"
+_SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+SECRET_KEYS = frozenset(
+    {"token", "tokens_value", "authorization", "prompt", "negative_prompt", "prompt_path", "samples", "body", "tenant",
+     "bucket", "uri", "secret", "password", "access_key", "hf_token"}
+)  # fmt: skip
+HIDDEN = "[hidden]"
+_BEARER = re.compile(r"(?i)\b(bearer)\s+\S+")
+_S3 = re.compile(r"s3://[^\s'\",)\]}]+")
+
+
+def configure(level: str = "info") -> None:
+    """Set up structlog for this process: the service, each replica, the command."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            redact,
+            structlog.processors.JSONRenderer(sort_keys=True),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Hide by name what must not be logged, and by shape what slipped into a text."""
+    for key, value in event.items():
+        if key.lower() in SECRET_KEYS:
+            event[key] = HIDDEN
+        elif isinstance(value, str):
+            event[key] = _S3.sub("s3://" + HIDDEN, _BEARER.sub(r"\1 " + HIDDEN, value))
+    return event
+
+
+class RequestLog:
+    """Gives each request an id, returns it as `X-Request-ID`, and logs one line per answer.
+
+    The id only marks log lines. Nothing is looked up or cached by it, so two clients that send the same one get each
+    their own answer.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = next((v for k, v in scope["headers"] if k == REQUEST_ID_HEADER), b"")
+        request_id = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex.encode()
+        status = 0
+
+        async def marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", []), (REQUEST_ID_HEADER, request_id)]}
+            await send(message)
+
+        started = time.perf_counter()
+        with structlog.contextvars.bound_contextvars(http_request=request_id.decode()):
+            try:
+                await self.app(scope, receive, marked)
+            finally:
+                quiet = scope["path"] in ("/health", "/ready", "/metrics") and status < 400
+                with contextlib.suppress(Exception):
+                    (log.debug if quiet else log.info)(
+                        "http",
+                        method=scope["method"],
+                        # Only what our own routes are made of: a stranger may have typed a secret into the path.
+                        path=scope["path"][:200] if status not in (401, 404) else "",
+                        status=status,
+                        seconds=round(time.perf_counter() - started, 4),
+                    )
