@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
 
 
 class FakeClock:
@@ -43,3 +44,12 @@ async def settle(turns: int = 20) -> None:
     """Let everything that is ready to run do so. (Work in threads is waited for by what it completes, not by this.)"""
     for _ in range(turns):
         await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that happens in another task or thread; fails when it never does."""
+    for _ in range(20_000):
+        if condition():
+            return
+        await asyncio.sleep(0.0005)
+    raise AssertionError("it never happened")
