@@ -1,13 +1,8 @@
-"""`BatchRequest`, and one door to the models of a batch (source: wire baseline 1.1)."""
+"""One door to everything about a batch: the request, its parser, the response and its records."""
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict
-
-from cosmos3_serve.contract.jsontext import canonical_json
+from cosmos3_serve.contract.parse import parse_batch
 from cosmos3_serve.contract.records import (
     Artifact,
     SampleOutput,
@@ -16,8 +11,8 @@ from cosmos3_serve.contract.records import (
     SampleState,
     SampleWave,
 )
+from cosmos3_serve.contract.request import BatchRequest, body_sha256
 from cosmos3_serve.contract.response import BatchResponse, CheckpointRecord, EngineRecord
-from cosmos3_serve.contract.wire import MODEL_NAME
 
 __all__ = [
     "Artifact",
@@ -31,35 +26,5 @@ __all__ = [
     "SampleState",
     "SampleWave",
     "body_sha256",
+    "parse_batch",
 ]
-
-
-class BatchRequest(BaseModel):
-    """A batch as validated by `parse.parse_batch` or `prepare.prepare_request`; construct it through them.
-
-    Samples stay the client's own objects (names stripped), so that what was asked is what is recorded. An empty
-    `request_id` means that the server draws one.
-    """
-
-    model_config = ConfigDict(extra="ignore")
-
-    samples: list[dict[str, Any]]
-    model: str = MODEL_NAME
-    request_id: str = ""
-
-    @property
-    def names(self) -> list[str]:
-        return [sample["name"] for sample in self.samples]
-
-    def body(self) -> dict[str, Any]:
-        """The POST body, exactly the baseline's three keys."""
-        return {"samples": self.samples, "model": self.model, "request_id": self.request_id}
-
-
-def body_sha256(request: BatchRequest) -> str:
-    """What makes two submissions the same batch: the hash of the canonical JSON of model and samples.
-
-    The request id is left out; it is the key under which this hash is compared.
-    """
-    content = {"model": request.model, "samples": request.samples}
-    return hashlib.sha256(canonical_json(content)).hexdigest()

@@ -12,8 +12,6 @@ from typing import Any, NoReturn
 
 from cosmos3_serve.errors import ValidationFailed
 
-MAX_BODY_DEPTH = 64
-
 
 class JsonProblem(ValueError):
     """A value that is not clean JSON; `path` leads to it."""
@@ -28,6 +26,13 @@ def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON number")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is too large for a JSON number")
+    return value
+
+
 def decode_json(data: bytes) -> Any:
     """Parse one JSON text.
 
@@ -37,7 +42,7 @@ def decode_json(data: bytes) -> Any:
     """
     remedy = "send one JSON object, UTF-8"
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+        return json.loads(data.decode("utf-8"), parse_float=_finite, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
         raise ValidationFailed(f"body is not UTF-8 (byte {error.start})", code="invalid_json", remedy=remedy) from None
     except json.JSONDecodeError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 from typing import Final
+from urllib.parse import unquote
 
 
 class ModelMode(StrEnum):
@@ -62,13 +63,13 @@ ACTION_DOMAINS: Final[dict[str, int]] = {
 
 
 def suffix_of(uri: str) -> str:
-    """Lower-cased extension of the last path part of a URI or path, with the dot; "" when there is none.
+    """Lower-cased extension of the last path part, with its dot; "" when there is none.
 
-    For an `s3://` URI pass the percent-decoded key (storage owns decoding). A name that only begins with a dot has no
-    extension, as in `pathlib`.
+    For an `s3://` URI it is that of the percent-decoded key (source: wire baseline 5.1), so `s3://b/a%2Epng` is a
+    picture. A name that only begins with a dot has no extension, as in `pathlib`.
     """
-    name = uri.rstrip("/").rsplit("/", 1)[-1]
-    stem, dot, extension = name.rpartition(".")
+    path = unquote(uri.strip()) if uri.startswith("s3://") else uri
+    stem, dot, extension = path.rstrip("/").rsplit("/", 1)[-1].rpartition(".")
     return f".{extension.lower()}" if dot and stem and extension else ""
 
 

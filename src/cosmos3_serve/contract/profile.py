@@ -28,8 +28,10 @@ class EngineProfile(BaseModel):
     Attributes:
         default_num_steps, default_video_frames, default_max_frames: None leaves the framework's table as it is.
         negative_prompt: default for video; None leaves it to the engine (the framework brings its own).
-        use_instead: mode name to the advice given with its refusal.
+        use_instead: mode or domain name to the advice given with its refusal.
         supported_domains: action domain to its action width.
+        action_chunk_multiple: what `action_chunk_size` must be a multiple of.
+        view_points: known labels of `view_point`, None when any goes.
         honoured_fields: sample fields that the engine acts on; any other is refused unless it says the default.
         transfer: `full` computes edge and blur from `vision_path`, `control_path` needs the control media given.
         transfer_weights: whether unequal hint weights act.
@@ -51,6 +53,8 @@ class EngineProfile(BaseModel):
     negative_prompt: str | None = None
     supported_domains: dict[str, int]
     action_image_sizes: frozenset[int] = ACTION_IMAGE_SIZES
+    action_chunk_multiple: int = 1
+    view_points: frozenset[str] | None = None
     honoured_fields: frozenset[str]
     transfer: Literal["full", "control_path", "none"]
     transfer_weights: bool = True
@@ -107,7 +111,13 @@ DIFFUSERS_FIELDS: Final = frozenset(
     }
 )
 
+_DIFFUSERS_MODES: Final = frozenset(ModelMode) - {
+    ModelMode.IMAGE2IMAGE,
+    ModelMode.AUDIO_IMAGE2VIDEO,
+    ModelMode.REASONER,
+}
 _DIFFUSERS_USE_INSTEAD: Final = {
+    "libero": "libero has no fixed action width; use the domain whose width your actions have",
     "image2image": "use image2video with the same image, or the framework engine",
     "audio_image2video": "use image2video and add the sound afterwards, or the framework engine",
     "reasoner": "ask the reasoner service: POST /v1/chat/completions",
@@ -125,7 +135,7 @@ def diffusers_profile(version: str, *, tiny: bool = False) -> EngineProfile:
         engine="diffusers",
         revision=f"diffusers-{version}",
         backend=DIFFUSERS_BACKEND,
-        supported_modes=frozenset(ModelMode) - frozenset(map(ModelMode, _DIFFUSERS_USE_INSTEAD)),
+        supported_modes=_DIFFUSERS_MODES,
         use_instead=_DIFFUSERS_USE_INSTEAD,
         default_resolution="256" if tiny else "720",
         default_video_frames=25 if tiny else None,
@@ -134,6 +144,8 @@ def diffusers_profile(version: str, *, tiny: bool = False) -> EngineProfile:
         negative_prompt=VIDEO_NEGATIVE_PROMPT,
         supported_domains=DIFFUSERS_DOMAINS,
         action_image_sizes=frozenset({256, 480, 704, 720}),
+        action_chunk_multiple=4,  # the clip has chunk + 1 frames and the video codec of the model makes only 4k + 1
+        view_points=frozenset({"ego_view", "third_person_view", "wrist_view", "concat_view"}),
         honoured_fields=DIFFUSERS_FIELDS,
         transfer="control_path",
         transfer_weights=False,

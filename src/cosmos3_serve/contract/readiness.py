@@ -20,7 +20,8 @@ class Check(BaseModel):
 class ReadyReport(BaseModel):
     """Baseline fields first; `status` is `ready` exactly when there are checks and all hold.
 
-    `guardrails` is the configured flag, as in the baseline; `guardrails_effective` says whether the checkers are loaded.
+    `guardrails` is the configured flag, as in the baseline; `guardrails_effective` says whether the checkers are
+    loaded.
     """
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)

@@ -1,8 +1,8 @@
 """Records about one sample of an accepted batch: what came out, why not, in which company, how long it took.
 
-`Artifact`, `SampleOutput` and `SampleOutputs` are upstream's and the baseline's shapes, kept exactly (sources: framework
-section 7, wire baseline 1.3). `SampleRecord` is ours and travels beside them in `samples[]` (rulings, generator 7).
-All of them are strict: `True` is not an int and `"1"` is not a number.
+`Artifact`, `SampleOutput` and `SampleOutputs` are upstream's and the baseline's shapes, kept exactly (sources:
+framework section 7, wire baseline 1.3). `SampleRecord` is ours and travels beside them in `samples[]` (rulings,
+generator 7). All of them are strict: `True` is not an int and `"1"` is not a number.
 """
 
 from __future__ import annotations
