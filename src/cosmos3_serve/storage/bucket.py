@@ -221,7 +221,7 @@ def _check_size(size: int, start: int, max_bytes: int | None) -> None:
             remedy="use a smaller object, or raise the limit",
             code="object_too_large",
         )
-    if start > size:
+    if start and start >= size:
         raise RangeNotSatisfiable(f"the object has {size} bytes, the requested start is {start}")
 
 

@@ -50,7 +50,7 @@ class DirectoryStore(ObjectStore):
                         remedy="use a smaller object, or raise the limit",
                         code="object_too_large",
                     )
-                if start > size:
+                if start and start >= size:
                     raise RangeNotSatisfiable(f"the object has {size} bytes, the requested start is {start}")
                 position = start
                 while position < size:

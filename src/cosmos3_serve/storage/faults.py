@@ -50,8 +50,12 @@ def translate(error: Exception, action: str) -> Cosmos3Error:
     if status in _PASSING_STATUS or s3_code in _PASSING_CODES:
         return StorageFailure(f"cannot {action}: object storage is busy or failing{shown}", code="storage_unavailable")
     if status:
-        remedy = "check the endpoint and the region" if 300 <= status < 400 else None
-        return StorageFailure(f"cannot {action}: object storage refused it{shown}", remedy=remedy)
+        return StorageFailure(f"cannot {action}: object storage refused it{shown}")
+    if "redirect without LOCATION" in str(error):
+        return StorageFailure(
+            f"cannot {action}: object storage answered with a redirect",
+            remedy="check the endpoint, and that AWS_REGION is the bucket's region",
+        )
     if isinstance(error, exceptions.InvalidPathError):
         return StorageFailure(f"cannot {action}: a key there cannot be read exactly", code="storage_foreign_key")
     if isinstance(error, exceptions.NotSupportedError | NotImplementedError):

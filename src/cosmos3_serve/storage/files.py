@@ -105,5 +105,9 @@ def failure(action: str, error: OSError) -> StorageFailure | NotFound | Conflict
     if isinstance(error, FileExistsError):
         return Conflict("the object exists already", code="object_exists")
     code = "storage_denied" if isinstance(error, PermissionError) else "storage_failed"
-    reason = os.strerror(error.errno) if error.errno else type(error).__name__
-    return StorageFailure(f"cannot {action}: {reason}", code=code)
+    return StorageFailure(f"cannot {action}: {reason(error)}", code=code)
+
+
+def reason(error: OSError) -> str:
+    """The system's words for an OSError, without the path that its own text carries."""
+    return os.strerror(error.errno) if error.errno else type(error).__name__

@@ -62,7 +62,7 @@ class ObjectStore(ABC):
         """Stream the object from byte `start`, in pieces of about `chunk_size`; a cut is resumed, never shortened.
 
         Raises:
-            RangeNotSatisfiable: `start` is past the end.
+            RangeNotSatisfiable: `start` is above 0 and not before the end.
             LimitExceeded: the object is larger than `max_bytes`; nothing was yielded.
             StorageFailure: code `object_changed`: it was replaced while it was read.
         """
@@ -118,7 +118,7 @@ class ObjectStore(ABC):
         except TimeoutError:
             raise StorageFailure(f"the object was not fetched within {timeout_s:g} s", code="storage_timeout") from None
         except OSError as error:
-            raise files.failure("write the downloaded file", error) from None
+            raise StorageFailure(f"cannot write the downloaded file: {files.reason(error)}") from None
         finally:
             await files.in_thread(part.unlink, missing_ok=True)
         return done
@@ -176,8 +176,8 @@ def open_store(location: str, environ: Mapping[str, str] | None = None) -> Locat
     location = location.strip()
     if location[: len(SCHEME)].lower() == SCHEME:
         uri = parse_s3(location)
-        place = S3Uri(uri.bucket, uri.key, directory=True)
-        return Location(bucket_store(uri.bucket, environ), uri.key, str(place))
+        text = str(S3Uri(uri.bucket, uri.key, directory=bool(uri.key)))
+        return Location(bucket_store(uri.bucket, environ), uri.key, text)
     if location.startswith("/"):
         root = Path(os.path.normpath(location))
         return Location(DirectoryStore(root), "", f"{str(root).rstrip('/')}/")

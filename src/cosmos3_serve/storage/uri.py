@@ -53,7 +53,7 @@ class S3Uri:
         key = "".join(_escape(c) if c in "%?#\\" or _CONTROL.match(c) else c for c in self.key)
         body = key.rstrip()
         key = body + "".join(_escape(c) for c in key[len(body) :])
-        return f"{SCHEME}{self.bucket}/{key}{'/' if self.directory and key else ''}"
+        return f"{SCHEME}{self.bucket}/{key}{'/' if self.directory else ''}"
 
 
 def parse_s3(text: object) -> S3Uri:
@@ -89,7 +89,7 @@ def parse_s3(text: object) -> S3Uri:
     except UnicodeError:
         _malformed("the key is not UTF-8")
     key = key.lstrip("/")
-    directory = key.endswith("/") or (not key and path.endswith("/"))
+    directory = key.endswith("/")
     key = key.removesuffix("/")
     if key:
         problem = _key_problem(key)
