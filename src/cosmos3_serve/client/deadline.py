@@ -23,8 +23,3 @@ class Deadline:
     def exceeded(self, doing: str) -> Incomplete:
         """The failure to raise when it has passed; the caller's journal decides what can be resumed."""
         return Incomplete(f"the deadline of {self.seconds:g} s passed while {doing}", code="deadline_exceeded")
-
-    def check(self, doing: str) -> None:
-        """Raises Incomplete (code `deadline_exceeded`) once the deadline has passed."""
-        if self.left() <= 0:
-            raise self.exceeded(doing)

@@ -47,7 +47,7 @@ class Retry:
 
 
 ONCE = Retry(attempts=1)
-PATIENT = Retry(attempts=10_000)  # until the deadline: for a batch that was accepted
+PATIENT = Retry(attempts=40)  # some minutes of outage: for a batch that was accepted and can be resumed
 FIRST_CONTACT = Retry(attempts=5)
 
 

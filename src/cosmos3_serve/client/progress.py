@@ -1,0 +1,92 @@
+"""What a submission tells while it runs: to nobody (log), or as bars on a terminal's stderr."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Protocol, Self
+
+LOG = logging.getLogger("cosmos3_serve.client")
+
+
+class Progress(Protocol):
+    """Listener of one submission. Calls are cheap, come from the event loop, and must not raise."""
+
+    def phase(self, name: str) -> None:
+        """A new phase began: loading, submitting, waiting, downloading, publishing."""
+
+    def samples(self, done: int, total: int) -> None:
+        """So many samples of the batch ended."""
+
+    def step(self, sample: str, step: int, total: int) -> None:
+        """A sample denoises."""
+
+    def bytes(self, done: int, total: int) -> None:
+        """So many bytes of the artifacts are here and verified so far."""
+
+    def notice(self, text: str) -> None:
+        """One sentence for a person: a warning, a retry."""
+
+
+class Silent:
+    """Only notices, to the log."""
+
+    def phase(self, name: str) -> None: ...
+    def samples(self, done: int, total: int) -> None: ...
+    def step(self, sample: str, step: int, total: int) -> None: ...
+    def bytes(self, done: int, total: int) -> None: ...
+
+    def notice(self, text: str) -> None:
+        LOG.warning("%s", text)
+
+
+class Bars:
+    """Samples done, the current step, bytes and time left, on stderr; a context manager.
+
+    Without a terminal nothing moves, and only notices are printed.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._quiet = quiet
+        self._bars = RichProgress(
+            TextColumn("{task.description:<12}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+            disable=quiet or not self._console.is_terminal,
+        )
+        self._samples = self._bars.add_task("samples", total=None, note="", visible=False)
+        self._bytes = self._bars.add_task("MiB", total=None, note="", visible=False)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def phase(self, name: str) -> None:
+        self._bars.update(self._samples, note=name, visible=True)
+
+    def samples(self, done: int, total: int) -> None:
+        self._bars.update(self._samples, completed=done, total=total, visible=True)
+
+    def step(self, sample: str, step: int, total: int) -> None:
+        self._bars.update(self._samples, note=f"{sample}: step {step}/{total}")
+
+    def bytes(self, done: int, total: int) -> None:
+        self._bars.update(self._bytes, completed=done >> 20, total=max(1, total >> 20), visible=True)
+
+    def notice(self, text: str) -> None:
+        if not self._quiet:
+            self._console.print(text, style="yellow", markup=False)
