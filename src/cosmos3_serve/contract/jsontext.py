@@ -1,7 +1,7 @@
-"""JSON without surprises: UTF-8 only, finite numbers only, bounded nesting, no lone surrogates.
+"""JSON without surprises: UTF-8 only, no key twice, finite numbers only, bounded nesting, no lone surrogates.
 
-Python's own reader accepts NaN, dies of deep nesting with a RecursionError and lets through text that no later write
-can encode; each of these would surface far from the request that caused it.
+Python's own reader accepts NaN, silently keeps the last of two equal keys, dies of deep nesting with a RecursionError
+and lets through text that no later write can encode; each of these would surface far from the request that caused it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,27 @@ def _finite(text: str) -> float:
     return value
 
 
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice[:64]!a} stands twice in one object")
+    return found
+
+
 def decode_json(data: bytes) -> Any:
     """Parse one JSON text.
 
     Raises:
-        ValidationFailed: (code `invalid_json`) not UTF-8, not JSON, NaN or Infinity, nested too deep, or a number too
-            long to read. The detail says where.
+        ValidationFailed: (code `invalid_json`) not UTF-8, not JSON, a key twice in one object, NaN or Infinity, nested
+            too deep, or a number too long to read. The detail says where.
     """
     remedy = "send one JSON object, UTF-8"
     try:
-        return json.loads(data.decode("utf-8"), parse_float=_finite, parse_constant=_no_constant)
+        return json.loads(
+            data.decode("utf-8"), parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_once_each
+        )
     except UnicodeDecodeError as error:
         raise ValidationFailed(f"body is not UTF-8 (byte {error.start})", code="invalid_json", remedy=remedy) from None
     except json.JSONDecodeError as error:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
+import os
 import re
 import sys
 import time
 import uuid
 from collections.abc import MutableMapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = structlog.get_logger(__name__)
 
+TARGET_ENV = "COSMOS3_LOG_TARGET"
 REQUEST_ID_HEADER = b"x-request-id"
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -39,9 +43,33 @@ def configure(level: str = "info") -> None:
             structlog.processors.JSONRenderer(sort_keys=True),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=_target()),
         cache_logger_on_first_use=False,
     )
+
+
+def stderr_path() -> str:
+    """Where another process of this machine can write to our stderr; empty where it cannot (no /proc, a socket).
+
+    When stderr is a file, it is put into append mode, or each process would write over the others' lines.
+    """
+    path = Path(f"/proc/{os.getpid()}/fd/2")
+    try:
+        if path.is_socket() or not path.exists():
+            return ""
+        fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_APPEND)
+    except OSError:
+        return ""
+    return str(path)
+
+
+def _target() -> TextIO:
+    """Ray sends a worker's stderr to a file of its own; a replica writes to the stderr of the service instead."""
+    path = os.environ.get(TARGET_ENV)
+    if path and not path.startswith(f"/proc/{os.getpid()}/"):
+        with contextlib.suppress(OSError):
+            return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "w", buffering=1)
+    return sys.stderr
 
 
 def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
