@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def sample(name: str, base: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def write_publication(root: Path, results: list[dict[str, Any]], **changes: Any) -> Provenance:
-    """Write `artifacts/…` and `provenance.json` below `root`; `changes` replace fields of the provenance."""
+    """Write `artifacts/…`, `request.json`, `response.json` and `provenance.json` below `root`; `changes` replace fields
+    of the provenance."""
     artifacts = []
     for result in results:
         args = result["args"]
@@ -61,7 +63,14 @@ def write_publication(root: Path, results: list[dict[str, Any]], **changes: Any)
             artifacts.append(
                 Artifact(sample=args["name"], path=path, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
             )
+    root.mkdir(parents=True, exist_ok=True)
+    hashes = {}
+    for part in ("request", "response"):
+        text = json.dumps({"request_id": REQUEST, "samples": [result["args"] for result in results]}).encode()
+        (root / f"{part}.json").write_bytes(text)
+        hashes[f"{part}_sha256"] = hashlib.sha256(text).hexdigest()
     fields: dict[str, Any] = {
+        **hashes,
         "status": "completed",
         "endpoint": "http://127.0.0.1:8000",
         "input_path": "batch.json",
@@ -88,6 +97,5 @@ def write_publication(root: Path, results: list[dict[str, Any]], **changes: Any)
         ],
     }
     provenance = Provenance(**(fields | changes))
-    root.mkdir(parents=True, exist_ok=True)
     (root / "provenance.json").write_bytes(provenance.to_bytes())
     return provenance

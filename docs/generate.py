@@ -1,0 +1,28 @@
+"""Write the tables of the documentation that come from the code; `make docs` runs it, a test compares.
+
+A generated block stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+"""
+
+import re
+from pathlib import Path
+
+from cosmos3_serve.cli import tables
+from cosmos3_serve.settings import GeneratorSettings
+
+DOCS = Path(__file__).parent
+BLOCKS = {
+    "generator settings": lambda: tables.settings_markdown(GeneratorSettings),
+    "errors": tables.errors_markdown,
+    "sample codes": tables.samples_markdown,
+}
+BLOCK = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def render(text: str) -> str:
+    """The same page with every generated block as the code says now. KeyError: no such block."""
+    return BLOCK.sub(lambda found: found[1] + BLOCKS[found[2]]() + found[4], text)
+
+
+if __name__ == "__main__":
+    for page in sorted(DOCS.glob("*.md")):
+        page.write_text(render(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,193 @@
+"""`quickstart`: the whole way once, on this machine, without a GPU: S3 -> service -> S3, verified, and shown.
+
+Everything is real but the weights: a Ray cluster, the HTTP service with its token, a local S3 API server, the
+`ray-batch` command. What it makes is noise, because the tiny checkpoint's weights are random, and every record says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json as jsonlib
+import os
+import secrets
+import shlex
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from cosmos3_serve.cli import output
+from cosmos3_serve.cli.info import JsonOption
+from cosmos3_serve.errors import UsageError
+
+BUCKET = "quickstart"
+WORKDIR = Path(".quickstart")
+MARK = ".made-by-quickstart"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("quickstart")(quickstart)
+
+
+def quickstart(
+    workdir: Annotated[
+        Path, typer.Option("--workdir", help="Where results are left; emptied at the start if an earlier run made it.")
+    ] = WORKDIR,
+    json: JsonOption = False,
+) -> None:
+    """Try everything on this machine: no GPU, no downloads.
+
+    Starts the service with a tiny checkpoint of random weights, sends nine samples of six modes from a local S3 server
+    through it and back, verifies what was published and draws a contact sheet. Nothing keeps running afterwards.
+    """
+    console = output.console()
+    result = run(workdir.absolute(), console)
+    if json:
+        output.emit(result)
+    else:
+        _farewell(Console(highlight=False, soft_wrap=True), result)
+
+
+def run(workdir: Path, console: Console) -> dict[str, Any]:
+    """One quickstart below `workdir`; returns the object that `--json` prints.
+
+    Raises:
+        UsageError: `workdir` holds something that no quickstart made, or an extra is not installed.
+        Interrupted: Ctrl-C or SIGTERM; all children are gone by then.
+        Cosmos3Error: whatever failed on the way.
+    """
+    from cosmos3_serve.cli import demo
+    from cosmos3_serve.cli.children import Children
+    from cosmos3_serve.cli.independent import verify_publication
+    from cosmos3_serve.cli.local_s3 import LocalS3
+    from cosmos3_serve.cli.service_process import ServiceProcess
+    from cosmos3_serve.review.contact_sheet import write_contact_sheet
+
+    started = time.monotonic()
+    prepare(workdir)
+
+    def say(text: str) -> None:
+        console.print(f"[dim]{time.monotonic() - started:5.1f} s[/]  {text}")
+
+    with Children() as children:
+        say("local S3 API server")
+        s3 = children.enter(LocalS3())
+        environ = _environ(s3.environ)
+        say("generator service: tiny checkpoint (random weights), engine diffusers, [yellow]guardrails off[/]")
+        service = children.enter(ServiceProcess(_flags(workdir), environ, workdir / "logs" / "service.log"))
+        request = demo.batch(BUCKET)
+        media = demo.write_media(workdir / "inputs")
+        (workdir / "batch.json").write_text(jsonlib.dumps(request, indent=2) + "\n", encoding="utf-8")
+        s3.create_bucket(BUCKET)
+        _upload({"batch.json": workdir / "batch.json", **media}, s3.environ)
+        say(f"{len(request['samples'])} samples and {len(media)} conditioning files are in s3://{BUCKET}/")
+        ready = service.wait_ready()
+        say(f"ready at {escape(ready['endpoint'])}")
+        command = _batch_command(workdir, ready)
+        say(escape(shlex.join(["cosmos3", *command])))
+        children.run(command, environ)
+        say("verifying the publication independently")
+        seen = verify_publication(BUCKET, "outputs", s3.environ, workdir / "publication")
+        (sheet, *_) = write_contact_sheet(f"s3://{BUCKET}/outputs/", workdir / "contact-sheet.png", s3.environ)
+        say("stopping")
+    return _result(workdir, seen, sheet, round(time.monotonic() - started, 1))
+
+
+def prepare(workdir: Path) -> None:
+    """An empty working folder; only one that a quickstart made is emptied.
+
+    Raises:
+        UsageError: there is something else in it.
+    """
+    mark = workdir / MARK
+    if workdir.exists() and not mark.is_file() and (not workdir.is_dir() or any(workdir.iterdir())):
+        raise UsageError(f"{workdir} is not empty and no quickstart made it", remedy="name another --workdir")
+    if mark.is_file():
+        shutil.rmtree(workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    mark.write_text("The next quickstart empties this folder.\n", encoding="utf-8")
+
+
+def _flags(workdir: Path) -> list[str]:
+    return [
+        *("--host", "127.0.0.1", "--port", "0", "--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails"),
+        *("--device", "cpu", "--allowed-s3-roots", f"s3://{BUCKET}/inputs", "--output-path", str(workdir / "outputs")),
+        *("--max-batch-size", "4", "--batch-wait-timeout-s", "0.1", "--drain-timeout-s", "5"),
+    ]
+
+
+def _batch_command(workdir: Path, ready: Mapping[str, Any]) -> list[str]:
+    return [
+        *("ray-batch", "--input-path", f"s3://{BUCKET}/batch.json", "--output-path", f"s3://{BUCKET}/outputs/"),
+        *("--endpoint", str(ready["endpoint"]), "--expected-revision", str(ready["framework_revision"])),
+    ]
+
+
+def _environ(s3: Mapping[str, str]) -> dict[str, str]:
+    """The children's environment: ours, without settings of another service, with a fresh token and the local S3."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("NPA_COSMOS3_", "COSMOS3_"))}
+    quiet = ",".join(filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1", "localhost"]))
+    token = secrets.token_urlsafe(24)
+    return {**kept, **s3, "NPA_COSMOS3_RAY_TOKEN": token, "NO_PROXY": quiet, "no_proxy": quiet}
+
+
+def _upload(files: Mapping[str, Path], environ: Mapping[str, str]) -> None:
+    from cosmos3_serve.storage.store import open_store
+
+    async def put_all() -> None:
+        place = open_store(f"s3://{BUCKET}", environ)
+        for key, path in files.items():
+            await place.store.put_file(key, path)
+
+    asyncio.run(put_all())
+
+
+def _result(workdir: Path, seen: Mapping[str, Any], sheet: Path, seconds: float) -> dict[str, Any]:
+    record = seen["provenance"]
+    states = {result["args"]["name"]: result for result in record["structured_outputs"]}
+    return {
+        "publication": str(workdir / "publication"),
+        "provenance": str(workdir / "publication" / "provenance.json"),
+        "published_uri": record["published_uri"],
+        "samples": [
+            {"name": name, "mode": states[name]["args"]["model_mode"], "status": states[name]["status"]}
+            for name in record["sample_names"]
+        ],
+        "artifacts": seen["artifacts"],
+        "contact_sheet": str(sheet),
+        "engine": record["framework_revision"],
+        "weights": record["weights"],
+        "guardrails": record["guardrails"],
+        "seconds": seconds,
+    }
+
+
+def _farewell(console: Console, result: Mapping[str, Any]) -> None:
+    total = sum(item["bytes"] for item in result["artifacts"])
+    console.print(
+        f"\n[bold green]Done in {result['seconds']:g} s.[/] {len(result['samples'])} samples,"
+        f" {len(result['artifacts'])} artifacts, {total / 1000:.0f} kB, verified."
+        f"\n  engine {result['engine']}, [yellow]weights: {result['weights']}[/] (the pictures are noise),"
+        " guardrails off\n"
+    )
+    for name in ("contact_sheet", "publication", "provenance"):
+        console.print(f"  {name.replace('_', ' '):14} {escape(str(result[name]))}")
+    console.print(NEXT, markup=False)
+
+
+NEXT = """
+Next, with a GPU and real weights:
+
+  pip install 'cosmos3-serve[diffusers]'
+  export NPA_COSMOS3_RAY_TOKEN=...                      # the bearer token that clients must send
+  export AWS_ENDPOINT_URL=... AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=...
+  cosmos3 ray-serve --engine diffusers --checkpoint nvidia/Cosmos3-Nano --output-path /outputs \\
+      --allowed-s3-roots s3://your-bucket/inputs --no-guardrails
+  cosmos3 ray-batch --input-path s3://your-bucket/batch.json --output-path s3://your-bucket/outputs/ \\
+      --endpoint http://the-host:8000 --expected-revision diffusers-0.42.1
+"""
