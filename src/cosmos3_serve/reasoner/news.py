@@ -1,0 +1,42 @@
+"""A bounded log of changes that readers follow by number."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import StrEnum
+from itertools import islice
+from typing import NamedTuple
+
+
+class NewsKind(StrEnum):
+    LEASE = "lease"
+    PROVEN = "proven"
+    QUARANTINED = "quarantined"
+
+
+class News(NamedTuple):
+    kind: NewsKind
+    subject: str
+
+
+class NewsLog:
+    """Keeps the last `capacity` changes; a reader that fell behind learns that it missed some."""
+
+    def __init__(self, capacity: int = 8192) -> None:
+        self._rows: deque[News] = deque(maxlen=capacity)
+        self.version = 0
+
+    def append(self, news: News) -> None:
+        self._rows.append(news)
+        self.version += 1
+
+    def since(self, version: int, limit: int) -> tuple[list[News], int, bool]:
+        """(changes after `version`, oldest first and at most `limit`; the version then reached; whether some are lost).
+
+        A reader may also be ahead, of a log that was lost: it starts over and has missed some.
+        """
+        first = self.version - len(self._rows)
+        gap = version < first or version > self.version
+        start = first if gap else version
+        rows = list(islice(self._rows, start - first, start - first + limit))
+        return rows, start + len(rows), gap

@@ -1,0 +1,241 @@
+"""The session table: which replica a session lives on. One owner holds it; gateways ask only for what they don't know.
+
+A session is reserved when a request is sent, and bound when a replica has accepted it; a reservation counts as load
+and vanishes when the replica refuses, at the latest with its last request. Ten first questions of one session share
+one reservation. A binding is forgotten `ttl_s` after the end of the session's last request, never while a request is
+in flight. When the table is full, the longest idle binding goes; when all are live, the request is served without one.
+
+Load is the number of live sessions, those with a request in flight or on its way. Sessions that are only remembered
+do not count: a replica that joins an old fleet gets its turn like the others, not everything until it has caught up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cosmos3_serve.reasoner.bindings import Bindings, Entry, Gateway
+from cosmos3_serve.reasoner.fleet import Fleet, ReplicaRef
+from cosmos3_serve.reasoner.news import News, NewsKind, NewsLog
+from cosmos3_serve.reasoner.placement import RoundRobin, rendezvous
+from cosmos3_serve.reasoner.poison import PoisonTracker
+from cosmos3_serve.reasoner.policy import AffinityRules, Course, Outcome, course
+from cosmos3_serve.reasoner.port import (
+    HASH_TERM,
+    Acquire,
+    Flush,
+    FlushReply,
+    Grant,
+    Peek,
+    SessionView,
+    TableStats,
+    Touch,
+)
+
+NEWS_LIMIT = 2000
+SWEEP_LIMIT = 1000
+
+
+class SessionTable:
+    """
+    Args:
+        rules: shared with the gateways.
+        generation: unlike that of any earlier table of this service; gateways report everything to a new one.
+        recover_until: a table that replaces a lost one places by hash up to this time, as the gateways did in the
+            meantime, so that no session gets a second home before its gateway has reported the first.
+    """
+
+    def __init__(self, rules: AffinityRules, generation: str, *, recover_until: float = 0.0) -> None:
+        self.rules = rules
+        self.generation = generation
+        self._recover_until = recover_until
+        self._bindings = Bindings(ttl_s=rules.ttl_s, max_sessions=rules.max_sessions)
+        self._turn, self._spill_turn = RoundRobin(), RoundRobin()
+        self._news = NewsLog()
+        self._term = HASH_TERM
+        self._overflow = 0
+        self._poison = PoisonTracker(settle_s=max(3.0, 4 * rules.flush_interval_s))
+
+    def __len__(self) -> int:
+        return len(self._bindings)
+
+    # ---- asked by gateways ------------------------------------------------------------------------------------------
+
+    def acquire(self, message: Acquire, now: float) -> Grant:
+        """A place for one request. Reserves if the session has none, and never binds."""
+        gateway = self._bindings.hear(message.gateway, now)
+        entry = self._bindings.current(message.key, now)
+        if entry is not None and entry.pending in message.refused:
+            entry.pending = None
+        grant = self._decide(message.key, entry, message.fleet, message.refused, now)
+        if grant.replica is None:
+            if entry is not None:
+                self._bindings.settle(entry)
+            return grant
+        if entry is None:
+            entry = self._bindings.insert(message.key, now)
+        if entry is None:
+            self._overflow += 1
+            # Without an entry, concurrent requests of the session agree by hash.
+            alone = rendezvous(message.key, message.fleet.ready(message.refused))
+            return Grant(self.generation, alone, Outcome.NONE, Course.PLACE)
+        if grant.why in (Course.PLACE, Course.FOLLOW):
+            entry.pending, entry.pending_term = grant.home, grant.term
+        self._bindings.hold(entry, gateway, message.live, message.seq)
+        self._bindings.settle(entry)
+        return grant
+
+    def flush(self, message: Flush, now: float) -> FlushReply:
+        """Take over a gateway's report; answers with what it does not know. A report that was overtaken by a later one
+        of the same gateway changes no count."""
+        gateway = self._bindings.hear(message.gateway, now)
+        in_order = message.seq > gateway.flushed
+        corrections = []
+        for touch in message.touches:
+            if touch.key in message.live or touch.idle_s < self.rules.ttl_s:
+                live = message.live.get(touch.key, 0) if in_order else None
+                corrections += self.adopt(touch, now, gateway, live, message.seq)
+        for key, ref in message.refusals:
+            if (entry := self._bindings.look(key, now)) and entry.pending == ref:
+                entry.pending = None
+                self._bindings.settle(entry)
+        if in_order:
+            gateway.flushed = message.seq
+            self._bindings.reconcile(gateway, dict(message.live), message.seq)
+        self._learn_media(message, now)
+        self.sweep(now)
+        rows, version, gap = self._news.since(message.seen, NEWS_LIMIT)
+        homes = dict.fromkeys(n.subject for n in rows if n.kind is NewsKind.LEASE)
+        return FlushReply(
+            generation=self.generation,
+            version=version,
+            corrections=tuple(corrections),
+            news=tuple(t for key in homes if (e := self._bindings.look(key, now)) and (t := e.as_touch(now))),
+            gap=gap,
+            more=version < self._news.version,
+            proven=tuple(n.subject for n in rows if n.kind is NewsKind.PROVEN),
+            quarantined=tuple(n.subject for n in rows if n.kind is NewsKind.QUARANTINED),
+        )
+
+    def adopt(self, touch: Touch, now: float, gateway: Gateway, live: int | None, seq: int) -> list[Touch]:
+        """Bind, refresh, or take over from a gateway what an earlier table knew; the higher term wins.
+
+        Args:
+            live: requests of the session at `gateway`, None if unknown.
+
+        Returns:
+            The home that counts, if it is another one than the gateway thinks.
+        """
+        entry = self._bindings.current(touch.key, now)
+        if entry is None:
+            entry = self._bindings.insert(touch.key, now - touch.idle_s)
+            if entry is None:
+                return []
+        if entry.home is None or touch.term > entry.term:
+            self._bind(entry, touch.home, touch.term)
+        entry.ended_at = max(entry.ended_at, now - touch.idle_s)
+        if live is not None:
+            self._bindings.hold(entry, gateway, live, seq)
+        self._bindings.settle(entry)
+        counts = entry.as_touch(now)
+        return [counts] if counts is not None and counts.home != touch.home else []
+
+    def sweep(self, now: float) -> None:
+        """Forget some of what has expired, and gateways that went silent. Called by every flush; bounded work."""
+        self._bindings.drop_silent(now, self.rules.gateway_timeout_s)
+        self._bindings.sweep(now, SWEEP_LIMIT)
+
+    def peek(self, message: Peek, now: float) -> SessionView:
+        """What `acquire` would do, without doing it."""
+        entry = self._bindings.look(message.key, now)
+        would = self._decide(message.key, entry, message.fleet, frozenset(), now, dry=True)
+        if entry is None:
+            return SessionView(None, None, HASH_TERM, 0, 0.0, would)
+        return SessionView(entry.home, entry.pending, entry.term, entry.live(), entry.idle_s(now), would)
+
+    def stats(self) -> TableStats:
+        rows = self._bindings
+        return TableStats(
+            generation=self.generation,
+            sessions=len(rows),
+            live=dict(rows.load),
+            expired=dict(rows.expired),
+            evicted=dict(rows.evicted),
+            overflow=self._overflow,
+            gateways=len(rows.gateways),
+        )
+
+    # ---- the decision -----------------------------------------------------------------------------------------------
+
+    def _decide(
+        self,
+        key: str,
+        entry: Entry | None,
+        fleet: Fleet,
+        refused: frozenset[ReplicaRef],
+        now: float,
+        *,
+        dry: bool = False,
+    ) -> Grant:
+        home = None if entry is None else entry.home
+        why = course(home, fleet, mode=self.rules.mode, refused=refused)
+        if entry is not None and entry.pending is not None and why in (Course.PLACE, Course.FOLLOW):
+            # Somebody's request is already on its way to a new home: everybody follows it.
+            on_its_way = course(entry.pending, fleet, mode=self.rules.mode, refused=refused)
+            if on_its_way in (Course.STAY, Course.SPILL, Course.BUSY):
+                outcome = Outcome.HIT if home is None else Outcome.MOVED
+                there = Grant(self.generation, None, outcome, on_its_way, entry.pending, entry.pending_term)
+                return self._at_home(there, fleet, refused, dry)
+        if why is Course.PLACE or entry is None or home is None:
+            return self._place(key, home, fleet.ready(refused), now, dry)
+        if why is Course.FOLLOW:
+            again = ReplicaRef(home.id, fleet.replicas[home.id].incarnation)
+            return Grant(self.generation, again, Outcome.MOVED, why, again, self._next_term(dry))
+        known = Grant(self.generation, None, Outcome.HIT, why, home, entry.term, bound=True, idle_s=entry.idle_s(now))
+        return self._at_home(known, fleet, refused, dry)
+
+    def _at_home(self, grant: Grant, fleet: Fleet, refused: frozenset[ReplicaRef], dry: bool) -> Grant:
+        """Fill in the replica of a session that has a place: that place, another for this request only, or none."""
+        if grant.why is Course.STAY:
+            return replace(grant, replica=grant.home)
+        if grant.why is Course.SPILL:
+            others = [ref for ref in fleet.ready(refused) if ref != grant.home]
+            other = self._spill_turn.peek(others) if dry else self._spill_turn.next(others)
+            return replace(grant, replica=other, outcome=Outcome.SPILLED)
+        return replace(grant, outcome=Outcome.NONE)
+
+    def _place(self, key: str, home: ReplicaRef | None, ready: list[ReplicaRef], now: float, dry: bool) -> Grant:
+        outcome = Outcome.NEW if home is None else Outcome.MOVED
+        if now < self._recover_until:
+            chosen = rendezvous(key, ready)
+            # What had a home was reported by a gateway, and its next home must win over that report.
+            term = HASH_TERM if home is None else self._next_term(dry)
+        else:
+            load = self._bindings.load
+            chosen = self._turn.peek(ready, load) if dry else self._turn.next(ready, load)
+            term = self._next_term(dry)
+        return Grant(self.generation, chosen, outcome, Course.PLACE, chosen, term)
+
+    def _next_term(self, dry: bool) -> int:
+        if dry:
+            return self._term + 1
+        self._term += 1
+        return self._term
+
+    # ---- reports ----------------------------------------------------------------------------------------------------
+
+    def _bind(self, entry: Entry, home: ReplicaRef, term: int) -> None:
+        entry.home, entry.term = home, term
+        self._term = max(self._term, term)
+        if entry.pending_term <= term or entry.pending == home:
+            entry.pending = None
+        self._news.append(News(NewsKind.LEASE, entry.key))
+
+    def _learn_media(self, message: Flush, now: float) -> None:
+        for media in message.proofs:
+            if self._poison.on_answered(media):
+                self._news.append(News(NewsKind.PROVEN, media))
+        self._poison.take_proofs(len(message.proofs))  # the news carry them; nobody else asks
+        for report in message.crashes:
+            self._poison.on_report(report, now)
+        for media in self._poison.settle(now):
+            self._news.append(News(NewsKind.QUARANTINED, media))
