@@ -1,0 +1,76 @@
+"""Documentation says what the code says, and its links lead somewhere."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.settings import TOKEN_ENV, TOKEN_FILE_ENV, GeneratorSettings
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "benchmarks/README.md",
+]
+LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#([^)\s]+))?\)")
+ANCHOR = re.compile(r"\]\(#([^)\s]+)\)")
+
+
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def slugs(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", text(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_generated_tables_equal_the_code(page: Path) -> None:
+    render = runpy.run_path(str(ROOT / "docs" / "generate.py"))["render"]
+    assert render(text(page)) == text(page), "run `make docs`"
+
+
+def test_every_generated_block_is_used() -> None:
+    blocks = runpy.run_path(str(ROOT / "docs" / "generate.py"))["BLOCKS"]
+    every = "".join(map(text, PAGES))
+    assert all(f"<!-- generated: {name} -->" in every for name in blocks)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_resolve(page: Path) -> None:
+    for target, anchor in LINK.findall(text(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        found = page.parent / target
+        assert found.exists(), f"{target} is not there"
+        if anchor:
+            assert anchor in slugs(found), f"{target} has no heading {anchor}"
+    for anchor in ANCHOR.findall(text(page)):
+        assert anchor in slugs(page), f"no heading {anchor}"
+
+
+def test_files_named_by_the_architecture_exist() -> None:
+    package = ROOT / "src" / "cosmos3_serve"
+    for name in re.findall(r"`([a-z_]+/[a-z_/]*\.py)`", text(ROOT / "docs" / "architecture.md")):
+        assert (package / name).is_file() or (ROOT / name).is_file(), name
+
+
+def test_the_handbook_names_every_setting_and_both_token_variables() -> None:
+    handbook = text(ROOT / "docs" / "operations.md")
+    for field in GeneratorSettings.model_fields:
+        assert GeneratorSettings.flag_name(field) in handbook
+    assert TOKEN_ENV in handbook
+    assert TOKEN_FILE_ENV in handbook
+
+
+def test_every_code_of_the_error_map_is_documented() -> None:
+    def tree(kind: type[Cosmos3Error]) -> set[str]:
+        return {kind.code} | {code for child in kind.__subclasses__() for code in tree(child)}
+
+    page = text(ROOT / "docs" / "errors.md")
+    assert [code for code in tree(Cosmos3Error) if f"`{code}`" not in page] == []
