@@ -1,0 +1,122 @@
+"""The quickstart as a user runs it: one object on stdout, a true publication, and nothing left running."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from support.processes import left_after, marked, new_mark
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+KEYS = {"publication", "provenance", "samples", "artifacts", "contact_sheet", "engine", "weights", "seconds"}
+
+
+def command(workdir: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "cosmos3_serve.cli.main", "quickstart", "--workdir", str(workdir), *more]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """One finished quickstart: the object it printed, its stderr, and its mark."""
+    mark = new_mark()
+    workdir = tmp_path_factory.mktemp("quick") / "work"
+    # Settings of somebody else's service must not leak in.
+    environ = {**os.environ, **mark, "NPA_COSMOS3_RAY_PORT": "9", "NPA_COSMOS3_RAY_TOKEN": "somebody-elses"}
+    ran = subprocess.run(command(workdir, "--json"), capture_output=True, text=True, timeout=500, env=environ)
+    log = workdir / "logs" / "service.log"
+    assert ran.returncode == 0, ran.stderr[-4000:] + (log.read_text()[-4000:] if log.is_file() else "")
+    return json.loads(ran.stdout), ran.stderr, mark
+
+
+def test_stdout_is_one_object_with_the_promised_keys(done) -> None:
+    result, _, _ = done
+    assert result.keys() >= KEYS
+    assert result["weights"] == "random"
+    assert result["engine"].startswith("diffusers-")
+    assert 0 < result["seconds"] < 500
+
+
+def test_eight_samples_or_more_of_several_modes_succeed(done) -> None:
+    result, _, _ = done
+    assert len(result["samples"]) >= 8
+    assert {sample["status"] for sample in result["samples"]} == {"success"}
+    modes = [sample["mode"] for sample in result["samples"]]
+    assert modes.count("text2image") >= 3
+    assert {"text2image", "text2video", "image2video", "video2video", "wam"} <= set(modes)
+
+
+def test_what_it_says_lies_where_it_says(done) -> None:
+    result, _, _ = done
+    record = json.loads(Path(result["provenance"]).read_text())
+    assert record["status"] == "completed"
+    assert record["weights"] == "random"
+    assert record["guardrails"] is False
+    for artifact in record["artifacts"]:
+        data = (Path(result["publication"]) / "artifacts" / artifact["path"]).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (artifact["bytes"], artifact["sha256"])
+    with Image.open(result["contact_sheet"]) as sheet:
+        assert sheet.format == "PNG"
+        assert sheet.width > 1000
+
+
+def test_a_conditioning_key_was_encoded_and_a_transfer_sample_made_its_control(done) -> None:
+    result, _, _ = done
+    request = json.loads((Path(result["publication"]) / "request.json").read_text())
+    uris = [sample.get("vision_path", "") for sample in request["samples"]]
+    assert any("%20" in uri and "%2B" in uri for uri in uris)
+    assert any(artifact["path"].endswith("control_edge.mp4") for artifact in result["artifacts"])
+
+
+def test_images_shared_one_inference_call(done) -> None:
+    result, _, _ = done
+    record = json.loads(Path(result["provenance"]).read_text())
+    waves = {sample["name"]: sample["wave"] for sample in record["samples"]}
+    together = {waves[name]["inference_id"] for name in ("workcell", "aisle", "harbour", "field")}
+    assert len(together) == 1
+    assert waves["aisle"]["inference_batch"] == 4
+
+
+def test_it_tells_people_that_guardrails_are_off_and_weights_random(done) -> None:
+    _, said, _ = done
+    assert "guardrails off" in said
+    assert "random weights" in said
+
+
+def test_nothing_keeps_running(done) -> None:
+    _, _, mark = done
+    assert left_after(mark) == {}
+
+
+@pytest.mark.parametrize("moment", ["generator service", "ready at"])
+def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, moment: str) -> None:
+    mark = new_mark()
+    process = subprocess.Popen(
+        command(tmp_path / "work", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **mark},
+        start_new_session=True,
+    )
+    for line in process.stderr:
+        if moment in line:
+            break
+    assert len(marked(mark)) > 1
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert json.loads(out)["code"] == "interrupted"
+    assert left_after(mark) == {}
+
+
+def test_a_folder_of_somebody_else_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    ran = subprocess.run(command(tmp_path, "--json"), capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2
+    assert json.loads(ran.stdout)["code"] == "usage"
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
