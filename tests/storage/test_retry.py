@@ -15,7 +15,8 @@ QUICK = RetryPolicy(attempts=4, base_s=0, cap_s=0)
 @pytest.mark.parametrize(
     "failure, tries",
     [(PASSING, 4), (StorageFailure("late", code="storage_timeout"), 4),
-     (StorageFailure("no", code="storage_denied"), 1), (StorageFailure("no"), 1), (NotFound("none"), 1), (RuntimeError("bug"), 1)],
+     (StorageFailure("no", code="storage_denied"), 1), (StorageFailure("no"), 1),
+     (NotFound("none"), 1), (RuntimeError("bug"), 1)],
     ids=lambda value: getattr(value, "stable_code", str(value)),
 )  # fmt: skip
 async def test_only_passing_faults_are_tried_again(failure: Exception, tries: int) -> None:

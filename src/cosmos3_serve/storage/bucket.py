@@ -7,11 +7,12 @@ library. Bodies are sent plain, with no trailing checksum: some stores would kee
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import obstore
 from obstore.store import S3Store
@@ -39,6 +40,7 @@ PART_BYTES = 8 * 1024 * 1024
 PART_CONCURRENCY = 4
 MAX_PARTS = 10_000  # S3's own limit
 STORES_KEPT = 32
+ABORT_WAIT_S = 10.0
 
 
 def bucket_store(bucket: str, environ: Mapping[str, str] | None = None) -> BucketStore:
@@ -158,19 +160,35 @@ class BucketStore(ObjectStore):
         part = max(PART_BYTES, -(-size // MAX_PARTS))
         attempts = Attempts(self._policy)
         while True:
+            source = _Source(path)
+            upload = asyncio.ensure_future(self._upload(key, source, part))
             try:
-                done = await obstore.put_async(
-                    self._parts, key, path, use_multipart=True, chunk_size=part, max_concurrency=PART_CONCURRENCY
-                )
+                etag = await asyncio.shield(upload)
                 break
+            except asyncio.CancelledError:
+                # Only the library knows the upload's id: it aborts it when its source fails, so let the source fail.
+                source.stop()
+                await asyncio.wait([upload], timeout=ABORT_WAIT_S)
+                upload.cancel()
+                raise
             except Exception as error:
+                if isinstance(source.error, OSError):
+                    raise files.failure("read the file to upload", source.error) from None
                 failure = translate(error, "upload the file")
+            finally:
+                source.close()
             await attempts.failed(failure)
         stored = await self.head(key)
         if stored is None or stored.size != size:
             found = "nothing" if stored is None else f"{stored.size} bytes"
             raise IntegrityError(f"after the upload of {size} bytes object storage holds {found}")
-        return ObjectInfo(key, size, done["e_tag"])
+        return ObjectInfo(key, size, etag)
+
+    async def _upload(self, key: str, source: _Source, part: int) -> str | None:
+        done = await obstore.put_async(
+            self._parts, key, source, use_multipart=True, chunk_size=part, max_concurrency=PART_CONCURRENCY
+        )
+        return done["e_tag"]
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         prefix = prefix.strip("/")
@@ -212,6 +230,39 @@ class BucketStore(ObjectStore):
                 raise_translated(error, "list the bucket")
 
         await retrying(self._policy, call)
+
+
+class _Source:
+    """A file as the iterator that the client library pulls from its own threads; `stop` makes the next pull fail."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._stopped = path, False
+        self._file: IO[bytes] | None = None
+        self.error: Exception | None = None
+
+    def __iter__(self) -> _Source:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            if self._stopped:
+                raise InterruptedError("the upload was cancelled")
+            if self._file is None:
+                self._file = self._path.open("rb")
+            chunk = self._file.read(CHUNK_BYTES)
+        except Exception as error:
+            self.error = error
+            raise
+        if not chunk:
+            raise StopIteration
+        return chunk
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 def _check_size(size: int, start: int, max_bytes: int | None) -> None:

@@ -34,7 +34,7 @@ class DirectoryStore(ObjectStore):
             return None
         except OSError as error:
             raise files.failure("look up the object", error) from None
-        return _info(key, stat) if path.is_file() else None
+        return _info(key, stat) if S_ISREG(stat.st_mode) else None
 
     async def get_stream(
         self, key: str, *, start: int = 0, chunk_size: int = CHUNK_BYTES, max_bytes: int | None = None
@@ -89,7 +89,7 @@ class DirectoryStore(ObjectStore):
         except OSError as error:
             raise files.failure("store the object", error) from None
         finally:
-            await files.in_thread(part.unlink, missing_ok=True)
+            await files.in_thread(files.discard, part)
         return _info(key, stat)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:

@@ -64,7 +64,11 @@ def make_parents(path: Path) -> None:
         missing.append(parent)
         parent = parent.parent
     for directory in reversed(missing):
-        directory.mkdir(exist_ok=True)
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            if not directory.is_dir():  # a file is in the way; that is no conflict between two writers of one name
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
         sync_directory(directory.parent)
 
 
@@ -87,6 +91,12 @@ def publish(part: Path, path: Path, *, create: bool = False) -> None:
     else:
         part.replace(path)
     sync_directory(path.parent)
+
+
+def discard(part: Path) -> None:
+    """Remove what a failed write left, if anything; a second failure must not hide the first."""
+    with suppress(OSError):
+        part.unlink(missing_ok=True)
 
 
 def sync_directory(directory: Path) -> None:

@@ -120,7 +120,7 @@ class ObjectStore(ABC):
         except OSError as error:
             raise StorageFailure(f"cannot write the downloaded file: {files.reason(error)}") from None
         finally:
-            await files.in_thread(part.unlink, missing_ok=True)
+            await files.in_thread(files.discard, part)
         return done
 
     async def _fetch(self, key: str, part: Path, max_bytes: int | None) -> Downloaded:
