@@ -1,4 +1,4 @@
-"""An HTTP endpoint that answers every request alike and keeps what it was sent: what is on the wire, no server's view."""
+"""An HTTP endpoint that answers every request alike and keeps what it was sent: the wire, without a server's view."""
 
 from __future__ import annotations
 
