@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -89,8 +89,9 @@ class RequestLog:
     their own answer.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, on_answer: Callable[[int], None] = lambda _: None) -> None:
         self.app = app
+        self.on_answer = on_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -104,6 +105,7 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self.on_answer(status)
                 message = {**message, "headers": [*message.get("headers", []), (REQUEST_ID_HEADER, request_id)]}
             await send(message)
 

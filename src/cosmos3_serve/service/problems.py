@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cosmos3_serve.errors import Cosmos3Error, MethodNotAllowed, NotFound
@@ -104,6 +105,8 @@ class Problems:
             error, headers = raised, Headers()
         except HTTPException as raised:
             error, headers = _routing_error(scope, raised)
+        except ClientDisconnect:
+            return  # nobody is left to answer
         except Exception as raised:
             error, headers = unexpected(raised), Headers()
         if started:

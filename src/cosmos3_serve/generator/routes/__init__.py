@@ -1,0 +1,1 @@
+"""The generator's HTTP endpoints, one module a group."""
