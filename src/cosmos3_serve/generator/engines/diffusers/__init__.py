@@ -1,0 +1,16 @@
+"""The diffusers engine: Cosmos3's components from diffusers under our own batched denoise loop.
+
+engine      DiffusersEngine: info, denoise (one wave), finish (one sample)
+loader      components from a checkpoint onto a device
+prompt      text to token ids
+positions   where text, vision and action tokens lie in time and space
+network     the transformer's forward over packed strands; text keys and values computed once
+attend      attention restricted to one strand
+schedule    the flow schedule from shift and steps
+codec       pixels to latents and back
+condition   what a sample's media fix: vision, action
+transfer    control media, chunk by chunk
+denoising   one sample's state between steps
+wave        the loop over a wave: progress, cancellation, failure, out of memory
+outputs     decode, check, encode, write
+"""

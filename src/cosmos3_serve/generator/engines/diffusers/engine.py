@@ -1,0 +1,170 @@
+"""DiffusersEngine: one wave in, one result per sample out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from cosmos3_serve.contract.wire import DIFFUSERS_BACKEND
+from cosmos3_serve.errors import SampleCode, SampleError, StartRefused
+from cosmos3_serve.generator.engines.diffusers.codec import Codec
+from cosmos3_serve.generator.engines.diffusers.condition import Conditioner
+from cosmos3_serve.generator.engines.diffusers.loader import (
+    DeviceChoice,
+    diffusers_version,
+    load_components,
+    pick_device,
+)
+from cosmos3_serve.generator.engines.diffusers.network import Network
+from cosmos3_serve.generator.engines.diffusers.outputs import Denoised, FailedSample, Finisher, open_directory
+from cosmos3_serve.generator.engines.diffusers.prompt import PromptEncoder
+from cosmos3_serve.generator.engines.diffusers.run import SUPPORTED_MODES, Prefixes, Run, Tools, prepare
+from cosmos3_serve.generator.engines.diffusers.wave import (
+    IsCancelled,
+    OnStep,
+    Packing,
+    Wave,
+    free_memory,
+    is_out_of_memory,
+)
+from cosmos3_serve.generator.engines.guard import guard_record, make_guard
+from cosmos3_serve.generator.engines.job import EngineInfo, EngineJob, EngineResult
+from cosmos3_serve.weights.checkpoint import Checkpoint
+
+log = logging.getLogger(__name__)
+
+
+class DiffusersEngine:
+    """Cosmos3's diffusers components under a batched denoise loop.
+
+    `denoise` runs one wave and must be called from one thread at a time (a lock sees to it); `finish` may run in other
+    threads meanwhile, so that the accelerator does not wait for JPEG, MP4 or the disk.
+
+    Args:
+        output_root: absolute directory that every job's `output_dir` lies below.
+        max_num_seqs: most samples in one wave.
+        packing: which samples share a matrix product; default: the wave on CUDA, each its own on a CPU (see `wave`).
+
+    Raises:
+        GuardrailsUnavailable: guardrails are on.
+        CheckpointUnavailable, StartRefused: the checkpoint does not load, or the device is not there.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        output_root: Path,
+        max_num_seqs: int = 4,
+        device: DeviceChoice = "auto",
+        guardrails: bool = True,
+        packing: Packing | None = None,
+    ) -> None:
+        self._guard = make_guard(guardrails)
+        _require_encoder()
+        parts = load_components(checkpoint.path, pick_device(device))
+        self._checkpoint = checkpoint
+        self._root = output_root.resolve()
+        self._max_num_seqs = max_num_seqs
+        self._packing: Packing = packing or ("wave" if parts.device.type == "cuda" else "sample")
+        self._network = Network(parts.transformer, parts.device, parts.temporal)
+        codec = Codec(parts.vae, parts.device)
+        self._tools = Tools(
+            parts, self._network, codec, Conditioner(parts, codec), PromptEncoder(parts.tokenizer), self._guard
+        )
+        self._finisher = Finisher(codec, self._guard, self._root)
+        self._lock = threading.Lock()
+
+    def info(self) -> EngineInfo:
+        parts = self._tools.parts
+        return EngineInfo(
+            engine="diffusers",
+            revision=f"diffusers-{diffusers_version()}",
+            backend=DIFFUSERS_BACKEND,
+            checkpoint=self._checkpoint.id,
+            checkpoint_revision=self._checkpoint.revision,
+            checkpoint_digest=self._checkpoint.digest,
+            weights=self._checkpoint.weights,
+            device=torch.cuda.get_device_name(parts.device) if parts.device.type == "cuda" else "cpu",
+            dtype=str(parts.dtype).removeprefix("torch."),
+            supported_modes=tuple(str(mode) for mode in SUPPORTED_MODES),
+            max_num_seqs=self._max_num_seqs,
+            guardrails=guard_record(self._guard),
+        )
+
+    def denoise(
+        self, jobs: Sequence[EngineJob], on_step: OnStep, is_cancelled: IsCancelled
+    ) -> list[Denoised | FailedSample]:
+        """Denoise the jobs as one inference batch; results in the order of the jobs.
+
+        Args:
+            on_step: called with (job key, steps done, steps in all) after each step; starts over if a sample is rerun.
+            is_cancelled: asked with a job's key before each step.
+
+        Raises:
+            ValueError: no job, or more than `max_num_seqs`.
+        """
+        if not 0 < len(jobs) <= self._max_num_seqs:
+            raise ValueError(f"{len(jobs)} jobs in one wave; 1 to {self._max_num_seqs} are allowed")
+        with self._lock, torch.inference_mode():
+            wave = Wave(self._network, self._prepare, self._packing, on_step, is_cancelled)
+            seats = wave.denoise(jobs)
+        results: list[Denoised | FailedSample] = []
+        for seat in seats:
+            phases = {"prepare": seat.prepare_s, "inference": seat.inference_s}
+            if seat.latents is not None:
+                results.append(Denoised(seat.job, seat.latents, seat.wave, phases))
+            else:
+                error = seat.error or SampleError(SampleCode.ENGINE_FAILED, "the sample got lost")
+                results.append(FailedSample(error, seat.job, seat.wave, phases))
+        return results
+
+    def finish(self, item: Denoised | FailedSample) -> EngineResult:
+        """Decode, encode and write one sample. Never raises for the sample's sake: a failure is a result too."""
+        if isinstance(item, FailedSample):
+            return self._finisher.failure(item)
+        for last_chance in (False, True):
+            try:
+                with torch.inference_mode():
+                    return self._finisher.success(item)
+            except SampleError as error:
+                failure = error
+            except Exception as error:
+                failure = self._unexpected(error)
+            if last_chance or failure.sample_code is not SampleCode.OUT_OF_MEMORY:
+                break
+            free_memory()
+        return self._finisher.failure(FailedSample(failure, item.job, item.wave, item.phases))
+
+    def check(self) -> None:
+        """Raises whatever the device raises when it is no longer usable."""
+        probe = torch.ones(2, device=self._tools.parts.device)
+        if float((probe + 1).sum()) != 4.0:
+            raise RuntimeError("the device computes wrong results")
+
+    def _prepare(self, job: EngineJob, prefixes: Prefixes) -> Run:
+        open_directory(job, self._root)
+        return prepare(job, self._tools, prefixes)
+
+    def _unexpected(self, error: Exception) -> SampleError:
+        if is_out_of_memory(error):
+            return SampleError(
+                SampleCode.OUT_OF_MEMORY, "out of memory while decoding; try a smaller size or fewer frames"
+            )
+        log.error("unexpected failure while finishing a sample", exc_info=error)
+        return SampleError(SampleCode.ENGINE_FAILED, f"the engine failed while finishing ({type(error).__name__})")
+
+
+def _require_encoder() -> None:
+    try:
+        import imageio_ffmpeg
+
+        imageio_ffmpeg.get_ffmpeg_exe()
+    except (ImportError, RuntimeError) as error:
+        raise StartRefused(
+            f"videos cannot be encoded: {error}", remedy="install the extra: pip install 'cosmos3-serve[diffusers]'"
+        ) from None

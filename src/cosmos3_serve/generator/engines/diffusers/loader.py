@@ -1,0 +1,97 @@
+"""Components of a checkpoint, on their device and ready to run.
+
+The classes are imported one by one: diffusers' pipeline module imports `cosmos_guardrail` wherever that package is
+installed, and fails if torchvision is not.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from cosmos3_serve.errors import CheckpointUnavailable, StartRefused
+
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Components:
+    transformer: Any
+    vae: Any
+    tokenizer: Any
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def spatial(self) -> int:
+        """Pixels per latent, each side."""
+        return int(self.vae.config.scale_factor_spatial)
+
+    @property
+    def temporal(self) -> int:
+        """Frames per latent frame after the first."""
+        return int(self.vae.config.scale_factor_temporal)
+
+
+def diffusers_version() -> str:
+    return version("diffusers")
+
+
+def pick_device(choice: DeviceChoice) -> torch.device:
+    """
+    Raises:
+        StartRefused: CUDA was asked for and is not there.
+    """
+    if choice == "cuda" and not torch.cuda.is_available():
+        raise StartRefused(
+            "device cuda was asked for, but torch sees no CUDA device", remedy="use --device auto or cpu"
+        )
+    if choice == "auto":
+        choice = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device("cuda", torch.cuda.current_device()) if choice == "cuda" else torch.device("cpu")
+
+
+def load_components(path: Path, device: torch.device) -> Components:
+    """Load in float32 on a CPU, in bfloat16 on CUDA. Never reaches for the network.
+
+    Raises:
+        CheckpointUnavailable: the files are not those of a Cosmos3 checkpoint that this diffusers version reads.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from diffusers import AutoencoderKLWan, Cosmos3OmniTransformer
+    from transformers import AutoTokenizer
+
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    options: dict[str, Any] = {"torch_dtype": dtype, "use_safetensors": True, "local_files_only": True}
+    try:
+        transformer = Cosmos3OmniTransformer.from_pretrained(str(path), subfolder="transformer", **options)
+        vae = AutoencoderKLWan.from_pretrained(str(path), subfolder="vae", **options)
+        tokenizer = AutoTokenizer.from_pretrained(str(path / "text_tokenizer"), local_files_only=True)
+        _check(transformer, vae, tokenizer)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise StartRefused(
+                "the checkpoint does not fit into the memory of this device", remedy="use a larger GPU or --device cpu"
+            ) from None
+        reason = str(error).replace(str(path), "<checkpoint>").splitlines()[0][:300] if str(error) else ""
+        raise CheckpointUnavailable(
+            f"diffusers {diffusers_version()} cannot load the checkpoint: {reason or type(error).__name__}",
+            remedy="use a Cosmos3 checkpoint in diffusers layout (model_index.json, transformer/, vae/, ...)",
+        ) from error
+    for module in (transformer, vae):
+        module.eval().requires_grad_(False).to(device)
+    return Components(transformer, vae, tokenizer, device, dtype)
+
+
+def _check(transformer: Any, vae: Any, tokenizer: Any) -> None:
+    config = transformer.config
+    if config.latent_channel != vae.config.z_dim:
+        raise ValueError(f"transformer has {config.latent_channel} latent channels, the VAE {vae.config.z_dim}")
+    start = tokenizer.convert_tokens_to_ids("<|vision_start|>")
+    if start is None or tokenizer.eos_token_id is None:
+        raise ValueError("the tokenizer lacks <|vision_start|> or an end-of-sequence token")

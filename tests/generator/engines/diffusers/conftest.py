@@ -1,0 +1,22 @@
+"""One engine over the tiny checkpoint for all tests here."""
+
+import pytest
+from support import media
+from support.engine import make_engine
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("outputs").resolve()
+
+
+@pytest.fixture(scope="session")
+def engine(root):
+    with pytest.MonkeyPatch.context() as patch:
+        yield make_engine(root, patch)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    """Conditioning media, made once: image, clip, control clips, actions."""
+    return media.write_all(tmp_path_factory.mktemp("media"))
