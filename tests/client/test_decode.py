@@ -29,7 +29,7 @@ def args(**sample: Any) -> dict[str, Any]:
         ("r/a/vision.jpg", {"num_frames": 1, "aspect_ratio": "16,9"}, {"width": 320, "height": 192}),
         ("r/a/vision.mp4", {"num_frames": 6}, {"kind": "video", "width": 320, "height": 192, "frames": 9}),
         ("r/a/vision.mp4", {"model_mode": "wam", "domain_name": "av"}, {"frames": 17, "width": None}),
-        ("r/a/vision.mp4", {"num_frames": 9, "edge": {}}, {"frames": None, "width": None}),
+        ("r/a/vision.mp4", {"num_frames": 9, "edge": {}}, {"frames": None, "width": 320}),
         ("r/a/control_edge.mp4", {"num_frames": 9, "edge": {}}, {"kind": "video", "frames": None}),
         ("r/a/preview.png", {"num_frames": 1}, {"kind": "image", "image_format": "PNG", "width": None}),
         ("r/a/reasoner_text.txt", {"model_mode": "reasoner"}, {"kind": "text"}),

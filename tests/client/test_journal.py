@@ -109,12 +109,14 @@ def test_states_and_response(journals: Journals) -> None:
     assert (again.response, again.run.state) == (None, "submitted")
 
 
-def test_a_torn_line_names_no_artifact(journals: Journals) -> None:
+def test_a_torn_line_proves_nothing_and_hides_nothing(journals: Journals) -> None:
     made = journals.create(run(), b"body")
-    made.add_verified("r/a/vision.jpg")
-    with (made.directory / "verified.txt").open("ab") as out:
-        out.write(b"r/b/visi")
-    assert made.verified() & {"r/a/vision.jpg", "r/b/vision.jpg"} == {"r/a/vision.jpg"}
+    assert made.proofs() == {}
+    made.add_proof("r/a/vision.jpg", {"kind": "image"})
+    with (made.directory / "proofs.jsonl").open("ab") as out:
+        out.write(b'{"path": "r/b/vision.jpg", "med')
+    made.add_proof("r/c/output.safetensors", {})
+    assert made.proofs() == {"r/a/vision.jpg": {"kind": "image"}, "r/c/output.safetensors": {}}
 
 
 def test_set_aside_keeps_the_record_without_the_spool(journals: Journals) -> None:

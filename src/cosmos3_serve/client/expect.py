@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from cosmos3_serve.contract.modes import ACTION_MODES, HINTS
-from cosmos3_serve.contract.sizes import size_of
+from cosmos3_serve.contract.requested import expected_frames, expected_size
+from cosmos3_serve.contract.wire import REASONER_TEXT
 
 MAX_PIXELS = 64 * 1024 * 1024  # of one image or frame
 MAX_FRAMES = 20_000  # of a clip whose length nothing binds
@@ -38,24 +38,14 @@ def expectation(path: str, args: dict[str, Any]) -> Expectation | None:
     """What the file at `path` must be for a sample with these resolved args; None when it is no media or text."""
     name = PurePosixPath(path)
     suffix = name.suffix.lower()
-    if name.name == "reasoner_text.txt":
+    if name.name == REASONER_TEXT:
         return Expectation(kind="text")
     if suffix not in IMAGES and suffix != ".mp4":
         return None
-    mode = args.get("model_mode")
-    transfer = any(args.get(hint) is not None for hint in HINTS)
-    # Debug media may have any size: only what the contract names is bound by number.
-    named = name.stem == "vision" and not transfer and mode not in ACTION_MODES
-    size = size_of(_text(args.get("resolution")), _text(args.get("aspect_ratio"))) if named else None
-    width, height = size or (None, None)
+    # Debug and control media may have any size: only the primary file is bound by number.
+    primary = name.stem == "vision"
+    width, height = (expected_size(args) if primary else None) or (None, None)
     if suffix in IMAGES:
         return Expectation(kind="image", image_format=IMAGES[suffix], width=width, height=height)
-    frames = args.get("num_frames") if named else None
-    if name.stem == "vision" and mode in ACTION_MODES and not transfer:
-        chunk = args.get("action_chunk_size")
-        frames = chunk + 1 if type(chunk) is int else None
-    return Expectation(kind="video", width=width, height=height, frames=frames if type(frames) is int else None)
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    frames = expected_frames(args) if primary else None
+    return Expectation(kind="video", width=width, height=height, frames=frames)

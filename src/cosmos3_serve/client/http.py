@@ -136,7 +136,7 @@ class Service:
         max_bytes: int = 16 * MIB,
     ) -> Answer:
         """One request, repeated by `retry`; any status comes back as an Answer."""
-        attempt, doing = 0, f"waiting for {method} {path}"
+        attempt, sent, doing = 0, False, f"waiting for {method} {path}"
         while True:
             attempt += 1
             last: Answer | Unreachable
@@ -150,6 +150,7 @@ class Service:
                 raise self.deadline.exceeded(doing) from None
             except httpx.TransportError as error:
                 last = self.unreachable(error)
+                last.sent = sent = sent or last.sent  # of any attempt, not only the last
                 if attempt >= retry.attempts or (last.sent and not retry.resend):
                     raise last from None
                 asked, why = None, "did not answer"

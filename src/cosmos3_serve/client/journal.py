@@ -4,7 +4,7 @@
         run.json              who, where, which state; replaced atomically
         request.json          the exact body of the POST, and later the published request.json
         response.json         the exact bytes received, once there are any
-        verified.txt          artifact paths whose bytes were verified and decoded
+        proofs.jsonl          artifacts whose bytes were verified and decoded, with what decoding showed
         spool/                artifacts on their way
     <root>/set-aside/         runs that failed and were followed by a new one; nothing of them is lost until pruned
     <root>/locks/             one lock per key, held while a client works on it
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import time
@@ -116,15 +117,20 @@ class Journal:
         self.save(state="submitted", ended_at=None, failure=None)
         (self.directory / "response.json").unlink(missing_ok=True)
 
-    def verified(self) -> set[str]:
-        """Artifact paths that need no second decode; a torn last line names no artifact and is harmless."""
+    def proofs(self) -> dict[str, dict[str, Any]]:
+        """Artifact path to its proof, of files that need no second decode; a torn last line proves nothing."""
+        found: dict[str, dict[str, Any]] = {}
         with suppress(FileNotFoundError):
-            return set((self.directory / "verified.txt").read_text("utf-8", errors="replace").splitlines())
-        return set()
+            for line in (self.directory / "proofs.jsonl").read_bytes().splitlines():
+                with suppress(ValueError, KeyError, TypeError):
+                    proof = json.loads(line)
+                    found[proof["path"]] = proof["media"]
+        return found
 
-    def add_verified(self, path: str) -> None:
-        with (self.directory / "verified.txt").open("a", encoding="utf-8") as out:
-            out.write(path + "\n")
+    def add_proof(self, path: str, media: dict[str, Any]) -> None:
+        line = json.dumps({"path": path, "media": media})
+        with (self.directory / "proofs.jsonl").open("a", encoding="utf-8") as out:
+            out.write(f"\n{line}\n")  # the first newline ends a line that a kill may have torn
 
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

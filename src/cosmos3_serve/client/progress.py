@@ -13,7 +13,10 @@ class Progress(Protocol):
     """Listener of one submission. Calls are cheap, come from the event loop, and must not raise."""
 
     def phase(self, name: str) -> None:
-        """A new phase began: loading, submitting, waiting, downloading, publishing."""
+        """A new phase began: submitting, waiting, downloading, publishing."""
+
+    def submitting(self, request_id: str, resume: str) -> None:
+        """The run is on disk and about to be posted; `resume` is the command that continues it."""
 
     def samples(self, done: int, total: int) -> None:
         """So many samples of the batch ended."""
@@ -32,6 +35,7 @@ class Silent:
     """Only notices, to the log."""
 
     def phase(self, name: str) -> None: ...
+    def submitting(self, request_id: str, resume: str) -> None: ...
     def samples(self, done: int, total: int) -> None: ...
     def step(self, sample: str, step: int, total: int) -> None: ...
     def bytes(self, done: int, total: int) -> None: ...
@@ -77,6 +81,10 @@ class Bars:
 
     def phase(self, name: str) -> None:
         self._bars.update(self._samples, note=name, visible=True)
+
+    def submitting(self, request_id: str, resume: str) -> None:
+        if not self._quiet:
+            self._console.print(f"request {request_id}; if this is interrupted: {resume}", style="dim", markup=False)
 
     def samples(self, done: int, total: int) -> None:
         self._bars.update(self._samples, completed=done, total=total, visible=True)

@@ -78,17 +78,17 @@ class Transfer:
         """Fetch until the part is complete; False when its hash is wrong."""
         await in_thread(part.open, resume)
         self._on_bytes(part.size)
-        attempt, doing = 0, f"downloading {part.artifact.path}"
+        attempt, best, doing = 0, part.size, f"downloading {part.artifact.path}"
         try:
             while part.size < part.artifact.bytes:
-                before, attempt, asked = part.size, attempt + 1, 0.0
+                attempt, asked = attempt + 1, 0.0
                 try:
                     asked = await self._once(part)
                     why = "ended the download early"
                 except httpx.TransportError as error:
                     why = problem.printable(str(error)) or type(error).__name__
-                if part.size > before:
-                    attempt = 0
+                if part.size > best:  # further than ever, not just further than after a restart
+                    attempt, best = 0, part.size
                 if part.size < part.artifact.bytes:
                     if attempt >= self._retry.attempts:
                         raise Cosmos3RayServeError(f"{doing}: the service {why}", code="download_failed")

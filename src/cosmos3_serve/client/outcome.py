@@ -1,0 +1,93 @@
+"""What a failure means for the run on disk, and what the user can do next.
+
+Nothing was accepted: the run is forgotten. The far side or the way there broke: Incomplete, `--resume` continues it.
+The outcome itself is wrong: it failed, and request, response and reason stay in the journal.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from cosmos3_serve.client.http import Unreachable
+from cosmos3_serve.client.journal import Journal
+from cosmos3_serve.errors import (
+    ContractViolation,
+    Cosmos3Error,
+    Cosmos3RayServeError,
+    Incomplete,
+    InputError,
+    IntegrityError,
+    Interrupted,
+    Refusal,
+    ServiceFailure,
+)
+from cosmos3_serve.settings import TOKEN_ENV
+
+FINAL_CODES = frozenset({"samples_failed", "artifact_missing", "batch_expired", "redirect_refused"})
+
+
+def resume_command(output_path: str, *, journal_dir: Path | None, token_env: str) -> str:
+    """The command line that continues a run."""
+    words = ["cosmos3", "ray-batch", "--resume", "--output-path", output_path]
+    if token_env != TOKEN_ENV:
+        words += ["--token-env", token_env]
+    if journal_dir is not None:
+        words += ["--journal-dir", str(journal_dir)]
+    return shlex.join(words)
+
+
+def settle(error: Cosmos3Error, journal: Journal, resume: str) -> Cosmos3Error:
+    """Bring the journal in line with the failure and return what to raise. Blocking."""
+    fresh = journal.run.state == "prepared"
+    if fresh and _not_accepted(error):
+        journal.remove()
+        return error
+    if _final(error) or not journal.resumable:
+        journal.save(state="failed", failure=error.as_problem() | {"retryable": isinstance(error, Incomplete)})
+        kept = f"request, response and reason are kept in {journal.directory}"
+        again = f"; to judge the kept response anew: {resume}" if journal.response is not None else ""
+        if isinstance(error, Incomplete) and error.stable_code != "samples_failed":
+            # It would be resumable if the service kept batches; as it does not, the batch's outcome is unknown.
+            kind: type[Cosmos3Error] = Cosmos3RayServeError
+            again = f"; the service keeps no batches, look for request {journal.run.request_id} below its output root"
+            return _as(kind, error, f"{error.remedy}; {kept}{again}".lstrip("; "))
+        if isinstance(error, Incomplete):
+            return _as(Incomplete, error, "; ".join(filter(None, [resume, error.remedy])))
+        return _as(type(error), error, f"{error.remedy}; {kept}{again}".lstrip("; "))
+    if isinstance(error, ServiceFailure):
+        journal.save()  # touched: pruning counts from the last try
+        return _as(Incomplete, error, f"continue with: {resume}")
+    return _as(type(error), error, f"{error.remedy}; then continue with: {resume}".lstrip("; "))
+
+
+def interrupted(journal: Journal | None, resume: str) -> Interrupted:
+    """What Ctrl-C and SIGTERM become."""
+    if journal is None or not journal.directory.exists():
+        return Interrupted("stopped before anything was submitted", remedy="run the same command again")
+    if journal.resumable:
+        return Interrupted("stopped; nothing is lost", remedy=f"continue with: {resume}")
+    journal.save(state="failed", failure={"code": "interrupted", "detail": "stopped while the service worked"})
+    return Interrupted(
+        "stopped while the service worked; it keeps no batches, so its result cannot be asked for",
+        remedy=f"look for request {journal.run.request_id} below the service's output root before a new run",
+    )
+
+
+def _not_accepted(error: Cosmos3Error) -> bool:
+    """An answer that said no, or a request that certainly was not received."""
+    if isinstance(error, Unreachable):
+        return not error.sent
+    return isinstance(error, InputError | Refusal)
+
+
+def _final(error: Cosmos3Error) -> bool:
+    return isinstance(error, ContractViolation | IntegrityError) or error.stable_code in FINAL_CODES
+
+
+def _as(kind: type[Cosmos3Error], error: Cosmos3Error, remedy: str) -> Cosmos3Error:
+    if kind is Unreachable:
+        kind = Cosmos3RayServeError
+    return kind(
+        error.detail, remedy=remedy, errors=error.errors, code=error.stable_code, retry_after_s=error.retry_after_s
+    )

@@ -1,0 +1,126 @@
+"""Continue a run from whatever a crash, Ctrl-C or a timeout left of it.
+
+The journal says who and what; the output location says whether it is already done; the service says whether it still
+knows the batch. Posting again is safe where the service keeps batches by id, and is not done elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cosmos3_serve.client import follow, load
+from cosmos3_serve.client.http import Service
+from cosmos3_serve.client.journal import Journal, key_of
+from cosmos3_serve.client.judge import SAMPLES_FAILED
+from cosmos3_serve.client.publish import REQUEST, Found, Publication, read_json, verified_manifest
+from cosmos3_serve.client.submission import Submission
+from cosmos3_serve.contract.batch import BatchRequest, body_sha256
+from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
+from cosmos3_serve.errors import Conflict, NotFound, Refusal, UsageError
+from cosmos3_serve.storage.files import in_thread
+from cosmos3_serve.storage.store import open_store
+
+
+async def resume(submission: Submission) -> dict[str, Any]:
+    """The manifest of the batch that was submitted to this output path (or under this run id).
+
+    Raises:
+        NotFound: code `no_such_run`: neither a journal nor a publication.
+        Conflict: code `publication_exists`, `run_in_progress` or `input_differs`.
+        Refusal: code `resume_unsupported`: the service keeps no batches and the response was never received.
+        Cosmos3Error: as a new submission.
+    """
+    order = submission.order
+    for line in await in_thread(submission.tidy):
+        submission.progress.notice(line)
+    output_path = await _output_path(submission)
+    with submission.journals.lock(key_of(output_path)):
+        journal = await in_thread(submission.journals.find, output_path)
+        submission.journal = journal
+        if journal is None:
+            return await _published(submission, output_path)
+        request = BatchRequest.model_validate_json(await in_thread(lambda: journal.request))
+        await _same_input(submission, request)
+        place = open_store(output_path, submission.environ)
+        publication = Publication(place, await in_thread(lambda: journal.request), journal.run.request_id)
+        if await publication.look() is Found.COMPLETE:
+            manifest = await verified_manifest(place)
+            await in_thread(journal.remove)
+            return manifest or {}
+        token = load.token_of(order.token_env, submission.environ)
+        await in_thread(_apply_flags, journal, submission)
+        submission.progress.submitting(journal.run.request_id, submission.resume_command)
+        async with submission.service(journal.run.endpoint, token) as service:
+            await _catch_up(submission, service, journal)
+            return await submission.carry(service, journal, request, publication)
+
+
+async def _output_path(submission: Submission) -> str:
+    order = submission.order
+    if order.output_path.strip():
+        return load.check_output(order.output_path, submission.environ)
+    if not order.run_id:
+        raise UsageError("nothing says which run to resume", remedy="give --output-path or --run-id")
+    journal = await in_thread(submission.journals.find_named, order.run_id)
+    return journal.run.output_path
+
+
+async def _same_input(submission: Submission, request: BatchRequest) -> None:
+    """An input that is named on resume must be the one that was submitted."""
+    if not submission.order.input_path.strip():
+        return
+    named = await load.read_batch(submission.order.input_path, submission.environ)
+    if body_sha256(named) != body_sha256(request):
+        raise Conflict(
+            "the input differs from what was submitted to this output path",
+            remedy="resume without --input-path, or submit the input to another output path",
+            code="input_differs",
+        )
+
+
+async def _published(submission: Submission, output_path: str) -> dict[str, Any]:
+    place = open_store(output_path, submission.environ)
+    manifest = await verified_manifest(place)
+    if manifest is None:
+        raise NotFound(
+            "there is nothing to resume: no run for this output path in the journal, and no publication",
+            remedy="submit it without --resume, or name the --journal-dir that the run was started with",
+            code="no_such_run",
+        )
+    published: Mapping[str, Any] = await read_json(place, REQUEST) or {}
+    await _same_input(submission, BatchRequest.model_validate({"samples": [], **published}))
+    return manifest
+
+
+def _apply_flags(journal: Journal, submission: Submission) -> None:
+    """What the resuming command line says anew counts; what it leaves out is as at the start."""
+    order, run = submission.order, journal.run
+    given = order.endpoint.strip()
+    journal.save(
+        endpoint=load.endpoint_of(given, submission.environ) if given else run.endpoint,
+        allow_partial=run.allow_partial or order.allow_partial,
+        expected_revision=(
+            run.expected_revision if order.expected_revision == FRAMEWORK_REVISION else order.expected_revision
+        ),
+    )
+
+
+async def _catch_up(submission: Submission, service: Service, journal: Journal) -> None:
+    """Decide whether the kept response stands, and fetch the response of a batch that the service already runs."""
+    failure = journal.run.failure or {}
+    rerun = failure.get("code") == SAMPLES_FAILED and failure.get("retryable", False)
+    kept = (journal.directory / "response.json").exists()
+    if kept and not (rerun and not journal.run.allow_partial):
+        return
+    ledger, _ = await follow.probe(service, journal.run.request_id)
+    if not ledger:
+        raise Refusal(
+            "the service keeps no batches (it has no GET /v1/batches/{id}), so this run cannot be continued there",
+            remedy=f"look for request {journal.run.request_id} below its output root; a new run needs no --resume",
+            code="resume_unsupported",
+        )
+    await in_thread(journal.save, ledger=True)
+    if kept:
+        # The same body under the same id runs again only what may be run again (rulings, generator 12).
+        await in_thread(journal.drop_response)

@@ -1,0 +1,254 @@
+"""One submission from the input file to the publication, new or resumed (source: wire baseline section 4).
+
+load ─ check ─ journal ─ POST ─ follow ─ judge ─ download, verify, decode ─ publish ─ provenance ─ forget
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cosmos3_serve.client import follow, load, outcome, problem, record
+from cosmos3_serve.client.deadline import Deadline
+from cosmos3_serve.client.decode import Decoder
+from cosmos3_serve.client.deliver import Delivery
+from cosmos3_serve.client.http import Retry, Service
+from cosmos3_serve.client.journal import Journal, Journals, Run, default_root, key_of
+from cosmos3_serve.client.judge import judge
+from cosmos3_serve.client.progress import Progress
+from cosmos3_serve.client.publish import Found, Publication
+from cosmos3_serve.client.transfer import Transfer
+from cosmos3_serve.contract.batch import BatchRequest
+from cosmos3_serve.contract.ledger_view import BatchState
+from cosmos3_serve.errors import Conflict, Cosmos3Error, Cosmos3RayServeError, Refusal
+from cosmos3_serve.storage.files import in_thread
+from cosmos3_serve.storage.store import open_store
+
+# /ready speaks for itself: a 503 is an answer, not a reason to try again.
+ASK_ONCE = Retry(attempts=5, statuses=frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the caller asked for; see `submit_batch`."""
+
+    input_path: str
+    output_path: str
+    endpoint: str
+    token_env: str
+    timeout: float
+    run_id: str
+    dry_run: bool
+    resume: bool
+    expected_revision: str
+    allow_partial: bool
+    journal_dir: Path | None
+    concurrency: int
+    spool_bytes: int
+
+
+class Submission:
+    """One run of the client. `journal` is None until the run is on disk."""
+
+    def __init__(self, order: Order, progress: Progress, environ: Mapping[str, str]) -> None:
+        self.order, self.progress, self.environ = order, progress, environ
+        self.deadline = Deadline(order.timeout)
+        self.journals = Journals(order.journal_dir or default_root(environ))
+        self.journal: Journal | None = None
+        self.phases: dict[str, float] = {}
+
+    async def start(self) -> dict[str, Any]:
+        """Submit a new batch; the plan with `dry_run`, else the manifest."""
+        order = self.order
+        request = await load.read_batch(order.input_path, self.environ)
+        endpoint = load.endpoint_of(order.endpoint, self.environ)
+        output_path = load.check_output(order.output_path, self.environ, connect=not order.dry_run)
+        plan = record.plan(
+            request, run_id=order.run_id, endpoint=endpoint, input_path=order.input_path, output_path=output_path
+        )
+        if order.dry_run:
+            return plan.model_dump(mode="json")
+        token = load.token_of(order.token_env, self.environ)
+        for line in await in_thread(self.tidy):
+            self.progress.notice(line)
+        with self.journals.lock(key_of(output_path)):
+            if kept := await in_thread(self._clear_way, output_path):
+                self.progress.notice(kept)
+            request = request.model_copy(update={"request_id": request.request_id or uuid.uuid4().hex})
+            body = json.dumps(request.body(), indent=2, allow_nan=False).encode()
+            publication = Publication(open_store(output_path, self.environ), body, request.request_id)
+            if await publication.look() is not Found.FREE:
+                raise Conflict(
+                    "the output location already holds this very batch",
+                    remedy="continue or verify it with --resume, or choose another --output-path",
+                    code="publication_exists",
+                )
+            async with self.service(endpoint, token) as service:
+                await self.check_ready(service, order.expected_revision)
+                ledger, _ = await follow.probe(service, request.request_id)
+                run = Run(
+                    run_id=order.run_id,
+                    request_id=request.request_id,
+                    endpoint=endpoint,
+                    input_path=order.input_path,
+                    output_path=output_path,
+                    expected_revision=order.expected_revision,
+                    ledger=ledger,
+                    allow_partial=order.allow_partial,
+                    created_at=time.time(),
+                )
+                self.journal = await in_thread(self.journals.create, run, body)
+                self.progress.submitting(request.request_id, self.resume_command)
+                return await self.carry(service, self.journal, request, publication)
+
+    # ---- steps that a resumed run shares ---------------------------------------------------------------------------
+
+    @property
+    def resume_command(self) -> str:
+        output_path = self.journal.run.output_path if self.journal else self.order.output_path
+        return outcome.resume_command(output_path, journal_dir=self.order.journal_dir, token_env=self.order.token_env)
+
+    def service(self, endpoint: str, token: str) -> Service:
+        if warning := load.plain_http_warning(endpoint):
+            self.progress.notice(warning)
+        return Service(
+            endpoint, token, self.deadline, connections=self.order.concurrency + 2, on_retry=self.progress.notice
+        )
+
+    async def check_ready(self, service: Service, expected_revision: str) -> None:
+        """Ask before posting: nothing is generated for a service that cannot, or whose answer would be refused.
+
+        Raises:
+            NotReady: with the reasons.
+            Refusal: code `revision_mismatch`.
+            Cosmos3Error: any other answer, typed.
+        """
+        answer = await service.call("GET", "/ready", retry=ASK_ONCE)
+        if answer.status == 503:
+            raise problem.not_ready(answer.body)
+        if not answer.ok:
+            raise answer.failure()
+        revision = problem.parse(answer.body).get("framework_revision")
+        if isinstance(revision, str) and revision != expected_revision:
+            raise Refusal(
+                f"the service runs framework revision {problem.printable(revision)!r}, expected {expected_revision!r}",
+                remedy="a revision is accepted once its contract was reviewed; then pass it as --expected-revision",
+                code="revision_mismatch",
+            )
+
+    async def carry(
+        self, service: Service, journal: Journal, request: BatchRequest, publication: Publication
+    ) -> dict[str, Any]:
+        """From wherever the journal stands to the manifest; afterwards the journal is gone.
+
+        Raises:
+            Incomplete: `--resume` continues.
+            Cosmos3Error: it failed; request, response and reason are kept in the journal.
+        """
+        try:
+            async with asyncio.timeout(self.deadline.left()):
+                response = await in_thread(lambda: journal.response) or await self._obtain(service, journal)
+                manifest = await self._deliver(service, journal, request, publication, response)
+        except TimeoutError:
+            error: Cosmos3Error = self.deadline.exceeded(f"carrying batch {journal.run.request_id}")
+        except Cosmos3Error as raised:
+            error = raised
+        else:
+            await in_thread(journal.remove)
+            return manifest
+        raise await in_thread(outcome.settle, error, journal, self.resume_command)
+
+    async def _obtain(self, service: Service, journal: Journal) -> bytes:
+        """Post the batch and wait for the exact bytes of its response."""
+        started = time.monotonic()
+        self.progress.phase("submitting")
+        response = await follow.hand_over(service, await in_thread(lambda: journal.request), ledger=journal.run.ledger)
+        if response is None:
+            await in_thread(journal.save, state="submitted", submitted_at=time.time(), ledger=True)
+            response = await self.await_response(service, journal)
+        self.phases["submit_to_end"] = time.monotonic() - started
+        await in_thread(journal.keep_response, response)
+        return response
+
+    async def await_response(self, service: Service, journal: Journal) -> bytes:
+        """Follow an accepted batch to its end."""
+        self.progress.phase("waiting")
+        view = await follow.Follower(service, journal.run.request_id, self.progress).wait()
+        if view.state is BatchState.EXPIRED:
+            raise Cosmos3RayServeError(
+                f"batch {view.request_id} ended long ago and the service's retention removed its artifacts",
+                remedy="submit it again as a new batch",
+                code="batch_expired",
+            )
+        return await follow.fetch_response(service, journal.run.request_id)
+
+    async def _deliver(
+        self, service: Service, journal: Journal, request: BatchRequest, publication: Publication, response: bytes
+    ) -> dict[str, Any]:
+        run = journal.run
+        judged = await in_thread(
+            judge, request, response, expected_revision=run.expected_revision, allow_partial=run.allow_partial
+        )
+        done, total = 0, sum(artifact.bytes for artifact in judged.artifacts)
+
+        def count(more: int) -> None:
+            nonlocal done
+            done += more
+            self.progress.bytes(done, total)
+
+        async with Decoder() as decoder:
+            delivery = Delivery(
+                judged,
+                journal,
+                Transfer(service, journal.spool, on_bytes=count),
+                publication,
+                decoder,
+                self.progress,
+                concurrency=self.order.concurrency,
+                spool_bytes=self.order.spool_bytes,
+            )
+            await delivery.run()
+        manifest = record.provenance(
+            run,
+            request,
+            judged,
+            request_bytes=await in_thread(lambda: journal.request),
+            response_bytes=response,
+            media=delivery.media,
+            phases=self.phases | delivery.phases,
+            environ=self.environ,
+        )
+        data = await in_thread(manifest.to_bytes)
+        await publication.seal(response, data)
+        found: dict[str, Any] = await in_thread(json.loads, data)
+        return found
+
+    # ---- the place where journals live -----------------------------------------------------------------------------
+
+    def tidy(self) -> list[str]:
+        """Make the journal folders and prune what nobody touched for long. Blocking."""
+        self.journals.prepare()
+        return self.journals.prune()
+
+    def _clear_way(self, output_path: str) -> str | None:
+        """Make room for a new run; one that can be continued is never started anew by accident. Blocking.
+
+        Raises:
+            Conflict: code `unfinished_run`.
+        """
+        old = self.journals.find(output_path)
+        if old is None:
+            return None
+        if old.run.state != "failed" and old.resumable:
+            raise Conflict(
+                f"request {old.run.request_id} for this output path is unfinished",
+                remedy=f"continue it with: {self.resume_command}; or give it up by removing {old.directory}",
+                code="unfinished_run",
+            )
+        return f"the earlier run, request {old.run.request_id}, is kept in {self.journals.set_aside(old)}"
