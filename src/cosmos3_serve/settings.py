@@ -65,7 +65,10 @@ class Settings(BaseModel):
             return cls(**values)
         except ValidationError as error:
             found = [
-                FieldError(origin.get(str(e["loc"][0]), str(e["loc"][0])) if e["loc"] else "settings", e["msg"].removeprefix("Value error, "))
+                FieldError(
+                    origin.get(str(e["loc"][0]), str(e["loc"][0])) if e["loc"] else "settings",
+                    e["msg"].removeprefix("Value error, "),
+                )
                 for e in error.errors()
             ]
             text = "; ".join(f"{e.field}: {e.message}" for e in found)
@@ -169,3 +172,18 @@ class GeneratorSettings(Settings):
     def inference_batch_limit(self) -> int:
         """Samples per inference call: `--max-num-seqs`, else `--max-batch-size` (source: rulings, generator 13)."""
         return self.max_num_seqs or self.max_batch_size
+
+
+class ClientSettings(Settings):
+    """What a user may set on `cosmos3 ray-batch` besides the batch itself (source: wire baseline sections 2 and 3)."""
+
+    endpoint: str = option("", "Address of the service, http(s)://host:port.", env="NPA_COSMOS3_RAY_ENDPOINT")
+    token_env: str = option(TOKEN_ENV, "Name of the variable that holds the bearer token.", min_length=1)
+    timeout: float = option(1800.0, "Seconds for the whole submission, one deadline.", ge=1, le=7 * 24 * 3600)
+    concurrency: int = option(4, "Downloads at once.", env="COSMOS3_CLIENT_CONCURRENCY", ge=1, le=64)
+    spool_bytes: int = option(
+        16 * 1024 * MIB, "Most bytes of artifacts on the local disk at once.", env="COSMOS3_CLIENT_SPOOL_BYTES", ge=MIB
+    )
+    journal_dir: Path | None = option(
+        None, "Where unfinished runs are kept; default: the user's state folder.", env="COSMOS3_CLIENT_JOURNAL_DIR"
+    )

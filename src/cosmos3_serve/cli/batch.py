@@ -1,0 +1,87 @@
+"""`ray-batch` and `ray-health`: the S3-to-S3 client (source: wire baseline section 3, generator spec Commands)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cosmos3_serve.cli import output
+from cosmos3_serve.cli.options import settings_options
+from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
+from cosmos3_serve.errors import UsageError
+from cosmos3_serve.settings import TOKEN_ENV, ClientSettings
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print failures as one JSON object on stdout, too.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("ray-batch")(ray_batch)
+    app.command("ray-health")(ray_health)
+
+
+@settings_options(ClientSettings)
+def ray_batch(
+    flags: dict[str, Any],
+    input_path: Annotated[str, typer.Option("--input-path", help="Batch: a JSON file or s3://bucket/key.")] = "",
+    output_path: Annotated[str, typer.Option("--output-path", help="s3://bucket/prefix/ or an absolute folder.")] = "",
+    run_id: Annotated[str, typer.Option("--run-id", help="Recorded in the provenance.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the batch and print the plan; send nothing.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run of --output-path (or --run-id) where it stopped.")
+    ] = False,
+    expected_revision: Annotated[
+        str, typer.Option("--expected-revision", help="Framework revision that the service must report.")
+    ] = FRAMEWORK_REVISION,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Publish what succeeded, as status `partial`.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no notices.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Submit a batch, wait, verify every file, publish; prints the manifest.
+
+    The bearer token comes from the environment variable that --token-env names. After Ctrl-C, a crash or a timeout the
+    same run continues with --resume.
+    """
+    from cosmos3_serve.client.progress import Bars
+    from cosmos3_serve.client.submit import submit_batch
+
+    # An empty flag is no flag: the environment decides, as in the baseline.
+    settings = ClientSettings.load({name: value for name, value in flags.items() if value != ""})
+    if not resume:
+        for flag, value in (("--input-path", input_path), ("--output-path", output_path)):
+            if not value.strip():
+                raise UsageError(f"missing option {flag}", remedy="run the same command with --help")
+    with Bars(quiet=quiet) as progress:
+        manifest = submit_batch(
+            input_path=input_path,
+            output_path=output_path,
+            run_id=run_id,
+            dry_run=dry_run,
+            resume=resume,
+            expected_revision=expected_revision,
+            allow_partial=allow_partial,
+            progress=progress,
+            **settings.model_dump(),
+        )
+    output.emit(manifest)
+
+
+def ray_health(
+    endpoint: Annotated[
+        str, typer.Option("--endpoint", help="Address of the service (env: NPA_COSMOS3_RAY_ENDPOINT).")
+    ] = "",
+    token_env: Annotated[str, typer.Option("--token-env", help="Variable that holds the bearer token.")] = TOKEN_ENV,
+    timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds for the answer.")] = 30,
+    json: JsonFlag = False,
+) -> None:
+    """Print the service's readiness report; exit code 3 when it is not ready."""
+    from cosmos3_serve.client.health import ask_health
+
+    health = ask_health(endpoint, token_env=token_env, timeout=timeout)
+    if not health.ready and health.report and not json:
+        output.emit(health.report)
+    output.emit(health.check())
