@@ -32,6 +32,12 @@ def profile_findings(sample: SampleOverrides, resolved: ResolvedSample, profile:
         yield FieldError("enable_sound", f"the {profile.engine} engine makes no sound", "set it to false")
     if resolved.model_mode in ACTION_MODES:
         yield from _action(resolved, profile)
+    elif resolved.size and any(side % profile.size_multiple for side in resolved.size):
+        yield FieldError(
+            "aspect_ratio",
+            f"{resolved.size[0]}x{resolved.size[1]} is no multiple of {profile.size_multiple} each way",
+            "use another aspect_ratio or resolution",
+        )
     if resolved.hints:
         yield from _transfer(sample, resolved, profile)
     if profile.strict_inputs:

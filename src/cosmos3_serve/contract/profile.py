@@ -32,6 +32,7 @@ class EngineProfile(BaseModel):
         supported_domains: action domain to its action width.
         action_chunk_multiple: what `action_chunk_size` must be a multiple of.
         view_points: known labels of `view_point`, None when any goes.
+        size_multiple: what width and height must be multiples of.
         honoured_fields: sample fields that the engine acts on; any other is refused unless it says the default.
         transfer: `full` computes edge and blur from `vision_path`, `control_path` needs the control media given.
         transfer_weights: whether unequal hint weights act.
@@ -55,6 +56,7 @@ class EngineProfile(BaseModel):
     action_image_sizes: frozenset[int] = ACTION_IMAGE_SIZES
     action_chunk_multiple: int = 1
     view_points: frozenset[str] | None = None
+    size_multiple: int = 1
     honoured_fields: frozenset[str]
     transfer: Literal["full", "control_path", "none"]
     transfer_weights: bool = True
@@ -146,6 +148,7 @@ def diffusers_profile(version: str, *, tiny: bool = False) -> EngineProfile:
         action_image_sizes=frozenset({256, 480, 704, 720}),
         action_chunk_multiple=4,  # the clip has chunk + 1 frames and the video codec of the model makes only 4k + 1
         view_points=frozenset({"ego_view", "third_person_view", "wrist_view", "concat_view"}),
+        size_multiple=16,
         honoured_fields=DIFFUSERS_FIELDS,
         transfer="control_path",
         transfer_weights=False,

@@ -7,11 +7,11 @@ last: its presence means that the publication is complete, and its status says c
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cosmos3_serve.contract.records import Artifact, SampleRecord
+from cosmos3_serve.contract.records import Artifact, JsonObject, SampleRecord
 from cosmos3_serve.contract.response import CheckpointRecord, EngineRecord
 from cosmos3_serve.contract.wire import FRAMEWORK_BACKEND, PROVENANCE_SCHEMA
 
@@ -85,7 +85,7 @@ class Provenance(BaseModel):
     framework_revision: str
     server_source_revision: str
     artifacts: list[Artifact]
-    structured_outputs: list[dict[str, Any]]
+    structured_outputs: list[JsonObject]
     runtime_image: str = ""
     published_uri: str
     provenance_uri: str

@@ -10,13 +10,27 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
+from cosmos3_serve.contract.jsontext import check_json
 from cosmos3_serve.contract.wire import SHA256_HEX
 
 Sha256 = Annotated[str, StringConstraints(pattern=SHA256_HEX)]
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
+
+
+MAX_DEPTH = 64
+MAX_NODES = 20_000_000  # one full batch's action lists fit
+
+
+def _clean_json(value: dict[str, Any]) -> dict[str, Any]:
+    check_json(value, max_depth=MAX_DEPTH, max_nodes=MAX_NODES)
+    return value
+
+
+# Free-form content. Checked, since pydantic would write a NaN as null without a word.
+JsonObject = Annotated[dict[str, Any], AfterValidator(_clean_json)]
 
 
 class Strict(BaseModel):
@@ -63,7 +77,7 @@ class SampleOutput(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-    content: dict[str, Any] = Field(default_factory=dict)
+    content: JsonObject = Field(default_factory=dict)
     files: list[str] = Field(default_factory=list)
 
 
@@ -72,7 +86,7 @@ class SampleOutputs(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-    args: dict[str, Any]
+    args: JsonObject
     status: Literal["success", "error", "skip"] = "success"
     message: str | None = None
     stack_trace: str | None = None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from cosmos3_serve.contract.records import Artifact, SampleRecord, Strict
+from cosmos3_serve.contract.records import Artifact, JsonObject, SampleRecord, Strict
 from cosmos3_serve.contract.wire import BATCH_SCHEMA, SOURCE_REVISION
 
 SourceRevision = Annotated[str, StringConstraints(pattern=SOURCE_REVISION)]
@@ -36,7 +36,7 @@ class BatchResponse(Strict):
     request_id: str
     model: str
     batch_size: AtLeastOne
-    outputs: list[dict[str, Any]]
+    outputs: list[JsonObject]
     artifacts: list[Artifact]
     guardrails: bool
     max_batch_size: AtLeastOne
