@@ -1,0 +1,130 @@
+"""Canary: one small inference through everything, before anybody may rely on the service.
+
+It proves in one go that a replica answers, that the weights compute, that the encoder writes, and that what one actor
+writes below the output root the other can read (source: design 6 and 12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import time
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+from PIL import Image
+
+from cosmos3_serve.contract.profile import EngineProfile
+from cosmos3_serve.contract.resolve import resolve_sample
+from cosmos3_serve.contract.sample import SampleOverrides
+from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.generator.batch_files import PRIVATE
+from cosmos3_serve.generator.engines.job import EngineJob, EngineResult
+
+log = structlog.get_logger(__name__)
+
+STEPS = 2
+RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+
+Verdict = tuple[bool, str]
+
+
+class Subject(Protocol):
+    """The part of the engine's port that the canary needs."""
+
+    async def generate(self, job: EngineJob) -> EngineResult: ...
+    async def read_probe(self, name: str) -> str: ...
+
+
+class Canary:
+    """Runs until it has passed once; `reset` after an engine was replaced makes it run again.
+
+    `inference` and `output_root` are the verdicts for readiness.
+    """
+
+    def __init__(self, engine: Subject, profile: EngineProfile, output_root: Path) -> None:
+        self._engine = engine
+        self._profile = profile
+        self._root = output_root
+        self.inference: Verdict = (False, "has not run yet")
+        self.output_root: Verdict = (False, "not yet read by the model replica")
+        self.passed = asyncio.Event()
+
+    def reset(self, reason: str) -> None:
+        self.inference = (False, reason)
+        self.passed.clear()
+
+    async def run(self) -> None:
+        """Try until it passes. Ends by passing or by cancellation."""
+        for attempt in range(1_000_000_000):
+            try:
+                await self._share()
+                await self._infer()
+            except Exception as error:
+                reason = error.detail if isinstance(error, Cosmos3Error) else type(error).__name__
+                log.warning("canary_failed", attempt=attempt + 1, reason=reason)
+            if self.inference[0] and self.output_root[0]:
+                self.passed.set()
+                return
+            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+
+    async def _share(self) -> None:
+        name, nonce = f"{PRIVATE}/probe-{secrets.token_hex(8)}", secrets.token_hex(16)
+        path = self._root / name
+        try:
+            await asyncio.to_thread(_write, path, nonce)
+            seen = await self._engine.read_probe(name)
+        except Exception as error:
+            self.output_root = (False, f"the model replica cannot read what the ingress wrote ({type(error).__name__})")
+            raise
+        finally:
+            await asyncio.to_thread(path.unlink, True)
+        same = seen == nonce
+        self.output_root = (same, "shared with the model replica" if same else "the model replica sees other files")
+
+    async def _infer(self) -> None:
+        directory = self._root / PRIVATE / f"canary-{secrets.token_hex(8)}"
+        sample = SampleOverrides.model_validate(
+            {"name": "canary", "model_mode": "text2image", "prompt": "a plain grey square", "resolution": "256"}
+            | {"num_steps": STEPS, "num_frames": 1, "seed": 0}
+        )
+        resolved = resolve_sample(sample, self._profile, seed=0)
+        job = EngineJob(
+            request_id="canary", name="canary", output_dir=str(directory), args=resolved.model_dump(mode="json")
+        )
+        started = time.monotonic()
+        try:
+            result = await self._engine.generate(job)
+            if result.error is not None:
+                self.inference = (False, f"{result.error.code}: {result.error.message}")
+                return
+            files = [f for output in (result.outputs or {}).get("outputs", []) for f in output["files"]]
+            problem = await asyncio.to_thread(_look, self._root, files)
+            seconds = time.monotonic() - started
+            self.inference = (False, problem) if problem else (True, f"passed in {seconds:.1f} s")
+        except Exception as error:
+            self.inference = (False, error.detail if isinstance(error, Cosmos3Error) else type(error).__name__)
+            raise
+        finally:
+            await asyncio.to_thread(shutil.rmtree, directory, True)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _look(root: Path, files: list[str]) -> str:
+    """What is wrong with the canary's picture as the ingress sees it; empty when it opens."""
+    if not files:
+        return "the canary made no file"
+    try:
+        with Image.open(root / files[0]) as image:
+            image.load()
+    except FileNotFoundError:
+        return "the ingress does not see the file that the model replica wrote"
+    except Exception as error:
+        return f"the canary's picture does not open ({type(error).__name__})"
+    return ""

@@ -1,0 +1,109 @@
+"""RayEngine: the model deployment behind a Serve handle, as the coordinator's EnginePort."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import ray
+import structlog
+from ray import serve
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.serve.exceptions import RayServeException, RequestCancelledError
+
+from cosmos3_serve.errors import Cosmos3Error, EngineFailed
+from cosmos3_serve.generator.engines.job import EngineInfo, EngineJob, EngineResult
+
+log = structlog.get_logger(__name__)
+
+SERVE_NAMESPACE = "serve"
+CONTROL_TIMEOUT_S = 10.0
+
+
+class RayEngine:
+    """Args:
+    handle: of the model deployment.
+    app, deployment: their names in Serve, to find the replicas by.
+    """
+
+    def __init__(self, handle: Any, *, app: str, deployment: str) -> None:
+        self._handle = handle
+        self._prefix = f"SERVE_REPLICA::{app}#{deployment}#"
+        self.replacements = 0
+
+    async def info(self) -> EngineInfo:
+        return EngineInfo.model_validate(await self._control(self._handle.info.remote()))
+
+    async def generate(self, job: EngineJob) -> EngineResult:
+        """One sample; calls made at once coalesce in the replica. While no replica lives the call waits for one.
+
+        Raises:
+            EngineFailed: the replica died or could not be reached (`replica_lost`), or failed outside the sample.
+        """
+        return EngineResult.model_validate(await _typed(self._handle.generate.remote(job.model_dump(mode="json"))))
+
+    async def progress(self) -> dict[str, tuple[int, int]]:
+        steps = await self._control(self._handle.progress.remote())
+        return {key: (int(step), int(total)) for key, (step, total) in steps.items()}
+
+    async def cancel(self, keys: list[str]) -> None:
+        try:
+            await self._control(self._handle.cancel.remote(list(keys)))
+        except (Cosmos3Error, TimeoutError) as error:
+            # A replica that does not listen has nothing to cancel, or is the watchdog's business.
+            log.warning("cancel_not_delivered", exception=type(error).__name__)
+
+    async def read_probe(self, name: str) -> str:
+        return str(await self._control(self._handle.read_probe.remote(name)))
+
+    async def replace(self) -> None:
+        """Kill the model's replicas; Serve starts new ones. A wedged process is not asked: it would not answer."""
+        killed = await asyncio.to_thread(self._kill)
+        self.replacements += 1
+        log.warning("engine_replaced", replicas=killed)
+
+    def _kill(self) -> int:
+        killed = 0
+        for actor in ray.util.list_named_actors(all_namespaces=True):
+            if actor["namespace"] == SERVE_NAMESPACE and actor["name"].startswith(self._prefix):
+                try:
+                    ray.kill(ray.get_actor(actor["name"], namespace=SERVE_NAMESPACE), no_restart=True)
+                    killed += 1
+                except ValueError:
+                    continue  # gone in the meantime
+        return killed
+
+    async def _control(self, response: Any) -> Any:
+        async with asyncio.timeout(CONTROL_TIMEOUT_S):
+            return await _typed(response)
+
+
+def serve_status(app: str, deployment: str) -> dict[str, Any]:
+    """What the Serve controller says of our application, blocking: statuses as text, replicas by state."""
+    overview = serve.status().applications.get(app)
+    if overview is None:
+        return {"application": "NOT_STARTED", "deployment": "NOT_STARTED", "running": 0}
+    model = overview.deployments.get(deployment)
+    return {
+        "application": overview.status.value,
+        "deployment": model.status.value if model else "NOT_STARTED",
+        "running": int(model.replica_states.get("RUNNING", 0)) if model else 0,
+        "message": (model.message if model else overview.message)[:2000],
+    }
+
+
+async def _typed(response: Any) -> Any:
+    """Await a handle's response; Ray's many exceptions become ours. A caller's own cancellation passes through."""
+    try:
+        return await response
+    except RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, Cosmos3Error):
+            raise cause from None
+        raise EngineFailed(
+            f"the model replica failed ({type(cause or error).__name__})", code="replica_failed"
+        ) from None
+    except RequestCancelledError:
+        raise EngineFailed("the model replica dropped the call", code="replica_lost") from None
+    except (RayActorError, RayError, RayServeException) as error:
+        raise EngineFailed(f"the model replica was lost ({type(error).__name__})", code="replica_lost") from None
