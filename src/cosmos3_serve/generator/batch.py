@@ -107,6 +107,7 @@ class Batch:
             case "sample":
                 self._apply_sample(self.samples[record["i"]], record)
             case "staged":
+                self.samples[record["i"]].state = SampleState(record["state"])
                 self.samples[record["i"]].inputs = list(record["inputs"])
             case "started":
                 self.started_at = record["at"]
@@ -134,8 +135,12 @@ class Batch:
     @property
     def state(self) -> BatchState:
         """As its samples say; a batch is not over before its response is written."""
-        state = batch_state(sample.state for sample in self.samples)
-        return BatchState.RUNNING if state.ended and self.ended_at is None else state
+        return BatchState.RUNNING if self.outcome.ended and self.ended_at is None else self.outcome
+
+    @property
+    def outcome(self) -> BatchState:
+        """What the samples add up to, whether or not the response is written."""
+        return batch_state(sample.state for sample in self.samples)
 
     @property
     def samples_ended(self) -> bool:
@@ -192,6 +197,11 @@ def accepted(
 def sample_state(index: int, state: SampleState, at: float, **result: Any) -> Record:
     """A sample changed state; `result` holds any of `RESULT_FIELDS`."""
     return {"kind": "sample", "i": index, "state": state.value, "at": at, **result}
+
+
+def sample_staged(index: int, inputs: Sequence[Mapping[str, Any]], at: float) -> Record:
+    """A sample's inputs are here; it waits for a wave (again)."""
+    return {"kind": "staged", "i": index, "state": SampleState.QUEUED.value, "inputs": list(inputs), "at": at}
 
 
 def sample_failed(index: int, code: SampleCode, message: str, at: float, **result: Any) -> Record:

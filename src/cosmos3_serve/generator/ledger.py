@@ -195,7 +195,8 @@ class Ledger:
         async with entry.turn:
             try:
                 await self._io(files.write_response, response)
-                await self._append(entry, [{"kind": "ended", "at": self._clock.now()}], True)
+                ended = {"kind": "ended", "state": entry.batch.outcome.value, "at": self._clock.now()}
+                await self._append(entry, [ended], True)
                 summary = summarize(entry.batch, await self._io(files.usage))
                 await self._io(files.write_summary, summary)
             except OSError as error:

@@ -105,6 +105,10 @@ class Stager:
         self._observer = observer or NoObserver()
         self._plans: dict[str, _Plan] = {}
 
+    def check_uri(self, uri: str) -> None:
+        """Raises StorageAuthorizationError unless the URI names one object that may be read, under exactly its name."""
+        self._roots.authorize(require_object(parse_s3(uri)))
+
     def check(self, samples: Sequence[Mapping[str, Any]]) -> dict[int, list[InputField]]:
         """The inputs of each sample that has any, after every rule (source: wire baseline 7). Nothing is fetched.
 
@@ -122,7 +126,7 @@ class Stager:
             found += prefixed(place, problems)
             for item in fields:
                 try:
-                    self._roots.authorize(require_object(parse_s3(item.uri)))
+                    self.check_uri(item.uri)
                 except StorageAuthorizationError as error:
                     code = code or error.stable_code
                     found += prefixed(place, [FieldError(item.field, error.detail, error.remedy)])

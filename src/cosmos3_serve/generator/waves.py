@@ -71,6 +71,10 @@ class WaveScheduler:
         in_flight: waves that may be out at once; 1 where the engine's finish phase doesn't overlap the next denoise.
         cap_s: longest time of one wave, or None.
         durations: measured times, shared with whoever measures.
+
+    `depth` counts the samples that wait, `promised` the places of batches that are just being accepted.
+
+    `depth` counts the samples that wait, `promised` the places of batches that are just being accepted.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class WaveScheduler:
         self._paced_from = 0.0
         self.durations = durations or Durations()
         self.depth = 0
+        self.promised = 0
         self.waves_started = 0
         self.last_wave_at: float | None = None
 
@@ -120,7 +125,7 @@ class WaveScheduler:
                 for t in hopeless
             ]
             raise DeadlineUnreachable(f"{found[0].field}: {found[0].message}", errors=found)
-        missing = self.depth + len(tickets) - self._queue_limit
+        missing = self.depth + self.promised + len(tickets) - self._queue_limit
         if missing > 0:
             wait = min(LONGEST_RETRY_S, max(1.0, missing * self.durations.sample_s))
             raise QueueFull(

@@ -1,0 +1,348 @@
+"""Coordinator: what a batch's callers can ask for, and the one place where the core's parts are put together.
+
+    submit ─► admission (checks everything) ─► ledger (durable) ─► pump (queue, staging, waves) ─► engine
+                                                     ▲                        │
+       view, events, response, artifact ◄────────────┴── scribe ◄── delivery (verify, hash) ◄─────┘
+
+It knows no HTTP, no Ray and no torch. Batches of other tenants are NotFound throughout. Decisions beyond the specs:
+an id whose batch expired stays taken (409 `request_id_expired`) until its tombstone is pruned; a batch is rerun only on
+the engine and checkpoint that it began on, else its stored outcome stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosmos3_serve.contract.ledger_view import BatchEvent, BatchState, BatchView
+from cosmos3_serve.contract.profile import EngineProfile
+from cosmos3_serve.contract.request import BatchRequest
+from cosmos3_serve.contract.wire import is_safe_name
+from cosmos3_serve.errors import Conflict, Draining, NotFound, SampleCode, SampleError
+from cosmos3_serve.generator.batch import Batch, Summary
+from cosmos3_serve.generator.closing import Closing
+from cosmos3_serve.generator.delivery import Delivery
+from cosmos3_serve.generator.desk import FrontDesk
+from cosmos3_serve.generator.events import EventHub, events_of, instant
+from cosmos3_serve.generator.hashing import is_file_below
+from cosmos3_serve.generator.ledger import Ledger
+from cosmos3_serve.generator.outcomes import Service, batch_view, summary_view
+from cosmos3_serve.generator.ports import Clock, EnginePort, NoObserver, Observer, SystemClock
+from cosmos3_serve.generator.pump import Pump
+from cosmos3_serve.generator.retention import Janitor, RetentionPolicy
+from cosmos3_serve.generator.scribe import Scribe
+from cosmos3_serve.generator.staging import Stager
+from cosmos3_serve.generator.watchdog import Watchdog
+from cosmos3_serve.generator.waves import WaveScheduler
+from cosmos3_serve.settings import GeneratorSettings
+
+CANCEL_S = 10.0
+LANDING_S = 10.0
+MAX_LISTED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFile:
+    """A file that the ledger declares."""
+
+    path: Path
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """The queue at one moment. Seconds; `last_wave_age_s` is None before the first wave; `ready` once an engine
+    answered; `disk_trouble` says why the ledger can't be written."""
+
+    depth: int
+    oldest_age_s: float
+    running: int
+    waves_started: int
+    last_wave_age_s: float | None
+    stalled: bool
+    ready: bool
+    disk_trouble: str | None
+
+
+class Coordinator:
+    """Args:
+    profile: the engine's abilities, as requests are resolved for it.
+    ledger, stager: of the same output root.
+    source_revision: `server_source_revision` of every response, 40 hex.
+    waves_in_flight: default 1 with a wave cap (the engine runs one call at a time and the cap counts its waiting),
+        else 2, so that one wave decodes and is hashed while the next denoises.
+    """
+
+    def __init__(
+        self,
+        settings: GeneratorSettings,
+        profile: EngineProfile,
+        engine: EnginePort,
+        ledger: Ledger,
+        stager: Stager,
+        clock: Clock | None = None,
+        *,
+        source_revision: str,
+        observer: Observer | None = None,
+        waves_in_flight: int | None = None,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._ledger = ledger
+        self._clock = clock = clock or SystemClock()
+        observer = observer or NoObserver()
+        self._hub = EventHub()
+        self._scribe = Scribe(ledger, self._hub, clock, observer)
+        self._delivery = Delivery(ledger.output_root, clock, observer)
+        wave_limit = min(settings.max_batch_size, settings.inference_batch_limit)
+        self._scheduler = WaveScheduler(
+            queue_limit=settings.queue_limit,
+            wave_limit=wave_limit,
+            in_flight=waves_in_flight or (1 if profile.wave_cap_s is not None else 2),
+            cap_s=profile.wave_cap_s,
+        )
+        self._watchdog = Watchdog(
+            engine,
+            clock,
+            stall_timeout_s=settings.stall_timeout_s,
+            on_step=self._on_step,
+            on_recovered=lambda: self._pump.wake(),
+        )
+        service = Service(
+            backend=profile.backend,
+            framework_revision=profile.revision,
+            source_revision=source_revision,
+            guardrails=settings.guardrails,
+            max_batch_size=settings.max_batch_size,
+        )
+        self._closing = Closing(ledger, self._scribe, stager, service)
+        self._pump = Pump(
+            engine=engine,
+            profile=profile,
+            ledger=ledger,
+            scribe=self._scribe,
+            scheduler=self._scheduler,
+            stager=stager,
+            watchdog=self._watchdog,
+            delivery=self._delivery,
+            clock=clock,
+            on_ended=self._closing.close,
+            backlog=max(4, 2 * wave_limit),
+        )
+        self._desk = FrontDesk(
+            settings, profile, engine, ledger, stager, clock, self._scheduler, self._pump, self._scribe, self._closing
+        )
+        policy = RetentionPolicy(settings.retention_hours * 3600.0, settings.retention_bytes)
+        self._janitor = Janitor(ledger, clock, policy, self._desk.turn)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Open the ledger, settle what an earlier process left, and begin to work once the engine answers.
+
+        Raises:
+            StartRefused: another process uses the output root, or it can't be written.
+        """
+        batches = await self._ledger.open()
+        for batch in batches:
+            self._closing.expect(batch.request_id)
+        work = (self._begin(batches), self._watchdog.run(), self._janitor.run())
+        self._tasks = [asyncio.create_task(coroutine) for coroutine in work]
+
+    async def ready(self) -> None:
+        """Returns once batches are accepted."""
+        await self._desk.ready.wait()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more batches; give running samples so long to finish; queued ones of blocking callers end
+        `interrupted`, those of asynchronous batches wait for the next start."""
+        self._desk.draining = True
+        self._pump.hold()
+        for batch in self._ledger.live_batches():
+            if batch.detached:
+                await self._pump.put_back(batch.request_id)
+            else:
+                await self._pump.withdraw(batch.request_id, SampleCode.INTERRUPTED, "the service shut down")
+        await self._pump.landed(timeout_s)
+        for flight in self._watchdog.flights:
+            flight.abort(SampleError(SampleCode.INTERRUPTED, "the service shut down while this sample was running"))
+        # Only a disk that can't be written keeps a landing from its end, and that must not keep us from ours.
+        await self._pump.landed(LANDING_S)
+        self._closing.give_up(Draining("the service shut down; the batch goes on after its next start"))
+
+    async def close(self) -> None:
+        """Stop at once. What still runs is found interrupted by the next start."""
+        self._closing.give_up(Draining("the service shut down"))
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._pump.close()
+        await self._delivery.close()
+        await self._ledger.close()
+
+    async def _begin(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            await self._closing.close(batch.request_id)
+        await self._desk.learn_engine()
+        for batch in batches:
+            if self._ledger.live(batch.request_id) is not None:
+                await self._desk.resume(batch)
+        self._desk.ready.set()
+        await self._pump.run()
+
+    async def retain(self) -> None:
+        """Apply the retention limits now instead of at the next round."""
+        await self._janitor.clean()
+
+    # ---- submitting
+
+    async def submit(self, request: BatchRequest, *, tenant: str, detached: bool = False) -> BatchView:
+        """Accept a batch, or find the one that this id and body already are. Durable when it returns.
+
+        The same body again reruns the samples of an ended batch that may be retried, and only those.
+
+        Args:
+            detached: asked for asynchronously: the batch then ends only by itself or by `cancel`.
+
+        Raises:
+            InputError: the request is wrong; `errors` are all findings.
+            Conflict: `request_id_conflict` (other body), `request_id_taken` (another tenant's, or files that the ledger
+                doesn't know), `request_id_expired`, `request_id_damaged`.
+            LimitExceeded, DeadlineUnreachable, QueueFull, NotReady (`not_ready`, `disk_full`), Draining.
+        """
+        return self._view(await self._desk.submit(request, tenant=tenant, detached=detached))
+
+    async def wait_ended(self, request_id: str, *, tenant: str) -> None:
+        """Until the batch ended. Raises NotFound, Draining (the service stops first), ServiceFailure."""
+        self._known(request_id, tenant)
+        await self._closing.wait(request_id)
+
+    async def cancel(self, request_id: str, *, tenant: str) -> BatchView:
+        """Queued samples never start; running ones are told to stop, and are `finishing` until they do."""
+        self._known(request_id, tenant)
+        async with self._desk.turn(request_id):
+            batch = self._ledger.live(request_id)
+            if batch is not None and batch.cancelled_at is None:
+                await self._scribe.write(request_id, {"kind": "cancel", "at": self._clock.now()})
+                await self._pump.withdraw(request_id, SampleCode.CANCELLED, "cancelled before it started")
+        keys = self._pump.running_keys(request_id)
+        if keys:
+            with suppress(Exception):  # an engine that can't stop finishes, and the view says so
+                async with asyncio.timeout(CANCEL_S):
+                    await self._engine.cancel(keys)
+        return await self.view(request_id, tenant=tenant)
+
+    async def abandon(self, request_id: str, *, tenant: str) -> None:
+        """The last blocking caller is gone: queued samples are cancelled, running ones finish and stay (source:
+        rulings, generator 10). A batch that was asked for asynchronously goes on."""
+        summary = self._ledger.find(request_id)
+        if summary is not None and summary.tenant == tenant:
+            await self._desk.abandon(request_id)
+
+    # ---- looking
+
+    async def view(self, request_id: str, *, tenant: str) -> BatchView:
+        summary = self._known(request_id, tenant)
+        if summary.state is BatchState.EXPIRED:
+            return summary_view(summary, self._settings.model)
+        return self._view(await self._ledger.load(request_id))
+
+    async def list(self, *, tenant: str, limit: int = 50, after: str | None = None) -> list[BatchView]:
+        """The tenant's batches, newest first, without their samples; those after `after` when it is given."""
+        summaries = [self._ledger.find(batch.request_id) for batch in self._ledger.live_batches()]
+        mine = [s for s in (*summaries, *self._ledger.ended()) if s is not None and s.tenant == tenant]
+        mine.sort(key=lambda s: (s.created_at, s.request_id), reverse=True)
+        if after is not None:
+            last = self._known(after, tenant)
+            mine = [s for s in mine if (s.created_at, s.request_id) < (last.created_at, last.request_id)]
+        return [summary_view(s, self._settings.model) for s in mine[: max(1, min(limit, MAX_LISTED))]]
+
+    async def response(self, request_id: str, *, tenant: str) -> bytes:
+        """The response, the same bytes every time. Raises Conflict (`batch_not_ended`), NotFound."""
+        summary = self._known(request_id, tenant)
+        if self._ledger.live(request_id) is not None:
+            raise Conflict(
+                f"batch {request_id!r} has not ended",
+                code="batch_not_ended",
+                remedy="follow its events, or ask again later",
+                retry_after_s=5.0,
+            )
+        if summary.state is BatchState.EXPIRED:
+            raise NotFound(f"batch {request_id!r} expired", code="batch_expired")
+        return await self._ledger.response(request_id)
+
+    def events(self, request_id: str, *, tenant: str, last_event_id: int = 0) -> AsyncIterator[BatchEvent]:
+        """What happened after event `last_event_id`, then what happens, until the batch ended. Raises NotFound."""
+        return self._events(self._known(request_id, tenant), last_event_id)
+
+    async def _events(self, summary: Summary, last: int) -> AsyncIterator[BatchEvent]:
+        request_id = summary.request_id
+        if summary.expired_at is not None:
+            at = instant(summary.expired_at)
+            yield BatchEvent(id=last + 1, type="end", state=BatchState.EXPIRED, at=at)
+            return
+        batch = await self._ledger.load(request_id)
+
+        async def replay() -> Sequence[BatchEvent]:
+            return events_of(await self._ledger.records(request_id), batch)
+
+        if self._ledger.live(request_id) is None:
+            for event in await replay():
+                if event.id > last:
+                    yield event
+            return
+        async for event in self._hub.follow(request_id, at=batch.seq, after=last, replay=replay):
+            yield event
+
+    async def artifact(self, path: str, *, tenant: str) -> ArtifactFile:
+        """A file that the tenant's ledger declares, by its path relative to the output root. Raises NotFound."""
+        request_id, *rest = path.split("/")
+        missing = NotFound("artifact not found")
+        if len(rest) < 2 or not all(is_safe_name(part) for part in (request_id, *rest)):
+            raise missing
+        summary = self._ledger.find(request_id)
+        if summary is None or summary.tenant != tenant or summary.state is BatchState.EXPIRED:
+            raise missing
+        batch = await self._ledger.load(request_id)
+        declared = (a for sample in batch.samples if sample.name == rest[0] for a in sample.artifacts)
+        found = next((a for a in declared if a["path"] == path), None)
+        if found is None or not await asyncio.to_thread(is_file_below, self._ledger.output_root, path):
+            raise missing
+        return ArtifactFile(self._ledger.output_root / path, found["bytes"], found["sha256"])
+
+    def stats(self) -> QueueStats:
+        now = self._clock.monotonic()
+        last = self._scheduler.last_wave_at
+        return QueueStats(
+            depth=self._scheduler.depth,
+            oldest_age_s=self._scheduler.oldest_age(now),
+            running=len(self._pump.running),
+            waves_started=self._scheduler.waves_started,
+            last_wave_age_s=None if last is None else now - last,
+            stalled=self._watchdog.stalled,
+            ready=self._desk.ready.is_set(),
+            disk_trouble=self._scribe.trouble,
+        )
+
+    # ---- inside
+
+    def _known(self, request_id: str, tenant: str) -> Summary:
+        summary = self._ledger.find(request_id)
+        if summary is None or summary.tenant != tenant:
+            raise NotFound(f"no batch {request_id[:128]!r}")
+        return summary
+
+    def _view(self, batch: Batch) -> BatchView:
+        prefix = batch.request_id + "/"
+        steps = {k.removeprefix(prefix): v for k, v in self._watchdog.steps.items() if k.startswith(prefix)}
+        return batch_view(batch, steps)
+
+    def _on_step(self, key: str, step: int, total: int) -> None:
+        request_id, _, name = key.partition("/")
+        self._hub.progress(request_id, name, step, total, self._clock.now())

@@ -1,0 +1,195 @@
+"""Outcomes: what leaves the service about a batch: its view, and the response bytes once it ended.
+
+Nothing absolute leaves: the output directory becomes root-relative, staged paths become the URIs that the client gave,
+messages lose every path (source: rulings, generator 9). Upstream's SampleOutputs stay as they are in `outputs[]`; codes
+and records go beside them in `samples[]` (rulings, generator 7).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cosmos3_serve.contract.ledger_view import BatchState, BatchView, SampleView
+from cosmos3_serve.contract.records import Artifact, SampleOutputs, SampleRecord, SampleState, SampleWave
+from cosmos3_serve.contract.response import BatchResponse, CheckpointRecord, EngineRecord
+from cosmos3_serve.errors import SampleCode
+from cosmos3_serve.generator.batch import Batch, Sample, Summary
+from cosmos3_serve.generator.events import instant
+
+MAX_MESSAGE = 300
+_ABSOLUTE_PATH = re.compile(r"(?<![\w/:])(?:/[\w.@+-]+){2,}/?")
+FILE_KEYS = ("_path", "_file", "_dir", "_url")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What every response says about the service itself."""
+
+    backend: str
+    framework_revision: str
+    source_revision: str
+    guardrails: bool
+    max_batch_size: int
+
+
+def shown(text: str) -> str:
+    """A message that may be shown: its first line, short, without absolute paths."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+    line = _ABSOLUTE_PATH.sub("<path>", line)
+    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
+
+
+def public_outputs(
+    result: SampleOutputs, *, directory: str, output_root: str, given: Mapping[str, str]
+) -> dict[str, Any]:
+    """An engine's SampleOutputs as they may leave.
+
+    Args:
+        directory: the sample's directory relative to the output root.
+        given: staged path to the URI that the client gave.
+    """
+    args = _rewritten(result.args, output_root.rstrip("/") + "/", given)
+    args["output_dir"] = directory
+    return {**result.model_dump(mode="json"), "args": args, "message": None, "stack_trace": None}
+
+
+def _rewritten(value: Any, root: str, given: Mapping[str, str], key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _rewritten(item, root, given, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_rewritten(item, root, given, key) for item in value]
+    if isinstance(value, str) and key.endswith(FILE_KEYS):
+        return given.get(value, value.removeprefix(root))
+    return value
+
+
+def build_response(batch: Batch, requested: Sequence[Mapping[str, Any]], service: Service) -> bytes:
+    """The response of an ended batch, as JSON bytes (source: wire baseline 1.3).
+
+    Args:
+        requested: the samples as the client wrote them; what failed is echoed from there.
+    """
+    engine = batch.engine
+    companies = _companies(batch)
+    response = BatchResponse(
+        request_id=batch.request_id,
+        model=batch.model,
+        batch_size=len(batch.samples),
+        outputs=[
+            _outputs(batch.request_id, sample, asked) for sample, asked in zip(batch.samples, requested, strict=True)
+        ],
+        artifacts=[Artifact(sample=s.name, **artifact) for s in batch.samples for artifact in s.artifacts],
+        guardrails=service.guardrails,
+        max_batch_size=service.max_batch_size,
+        framework_revision=service.framework_revision,
+        server_source_revision=service.source_revision,
+        samples=[
+            SampleRecord(
+                name=sample.name,
+                state=sample.state,
+                code=sample.code,
+                message=sample.message,
+                retryable=sample.retryable,
+                seed=sample.seed,
+                guardrails=sample.guardrails,
+                timings=sample.timings,
+                wave=_wave(sample, companies),
+            )
+            for sample in batch.samples
+        ],
+        backend=service.backend,
+        engine=EngineRecord(engine=engine["engine"], revision=engine["revision"]),
+        checkpoint=CheckpointRecord(
+            id=engine["checkpoint"],
+            revision=engine["checkpoint_revision"] or None,
+            digest=engine["checkpoint_digest"] or None,
+        ),
+        weights=engine["weights"],
+    )
+    return response.model_dump_json().encode("utf-8")
+
+
+def _outputs(request_id: str, sample: Sample, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """SampleOutputs of one sample; one without a result echoes what was asked, and the seed it had."""
+    if sample.outputs is not None:
+        return sample.outputs
+    args = {**asked, "name": sample.name, "seed": sample.seed, "output_dir": f"{request_id}/{sample.name}"}
+    status = "skip" if sample.code == SampleCode.CANCELLED else "error"
+    message = f"{sample.code}: {sample.message}"
+    return {"args": args, "status": status, "message": message, "stack_trace": None, "outputs": []}
+
+
+def _companies(batch: Batch) -> dict[str, list[str]]:
+    """Names of the batch's samples by the inference call that they shared."""
+    companies: dict[str, list[str]] = {}
+    for sample in batch.samples:
+        if sample.wave and sample.wave.get("inference_id"):
+            companies.setdefault(sample.wave["inference_id"], []).append(sample.name)
+    return companies
+
+
+def _wave(sample: Sample, companies: Mapping[str, list[str]]) -> SampleWave | None:
+    """The sample's wave; neighbours are those of its own batch only (source: rulings, generator 22)."""
+    if sample.wave is None:
+        return None
+    together = companies.get(sample.wave.get("inference_id", ""), [])
+    return SampleWave(**{**sample.wave, "neighbours": [name for name in together if name != sample.name]})
+
+
+def batch_view(batch: Batch, steps: Mapping[str, tuple[int, int]]) -> BatchView:
+    """A batch as it is now; `steps` is (step, total) by sample name of what denoises."""
+    states = [sample.state for sample in batch.samples]
+    companies = _companies(batch)
+    return BatchView(
+        request_id=batch.request_id,
+        state=batch.state,
+        model=batch.model,
+        created_at=instant(batch.created_at),
+        started_at=None if batch.started_at is None else instant(batch.started_at),
+        ended_at=None if batch.ended_at is None else instant(batch.ended_at),
+        samples=[_sample_view(batch, sample, steps.get(sample.name), companies) for sample in batch.samples],
+        links=_links(batch.request_id, batch.ended_at is not None),
+        partial=batch.ended_at is not None and len(set(states)) > 1 and SampleState.SUCCEEDED in states,
+    )
+
+
+def _sample_view(
+    batch: Batch, sample: Sample, steps: tuple[int, int] | None, companies: Mapping[str, list[str]]
+) -> SampleView:
+    running = sample.state is SampleState.RUNNING
+    step, total = steps if running and steps else (None, None)
+    return SampleView(
+        name=sample.name,
+        state=sample.state,
+        code=sample.code,
+        message=sample.message,
+        retryable=sample.retryable,
+        finishing=running and batch.cancelled_at is not None,
+        seed=sample.seed,
+        step=step,
+        total_steps=total,
+        guardrails=sample.guardrails,
+        timings=sample.timings,
+        wave=_wave(sample, companies),
+    )
+
+
+def summary_view(summary: Summary, model: str) -> BatchView:
+    """What a listing shows without reading a journal (no samples), and all that is left of an expired batch."""
+    return BatchView(
+        request_id=summary.request_id,
+        state=summary.state,
+        model=model,
+        created_at=instant(summary.created_at),
+        ended_at=instant(summary.ended_at) if summary.state.ended else None,
+        links=_links(summary.request_id, summary.state.ended and summary.state is not BatchState.EXPIRED),
+    )
+
+
+def _links(request_id: str, ended: bool) -> dict[str, str]:
+    base = f"/v1/batches/{request_id}"
+    links = {"self": base, "events": f"{base}/events"}
+    return {**links, "response": f"{base}/response"} if ended else links

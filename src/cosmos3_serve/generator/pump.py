@@ -1,0 +1,325 @@
+"""Pump: moves samples from the queue through staging and the engine to their end. One task, woken when something moved.
+
+Whoever takes a sample out of `works` owns its end, so that a cancellation and a result that meet end it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cosmos3_serve.contract.grouping import shape_key, wave_key
+from cosmos3_serve.contract.profile import EngineProfile
+from cosmos3_serve.contract.records import SampleState
+from cosmos3_serve.errors import SampleCode, SampleError
+from cosmos3_serve.generator.admission import Admitted, Work, resolve_staged
+from cosmos3_serve.generator.batch import Record, sample_failed, sample_staged, sample_state
+from cosmos3_serve.generator.batch_files import BatchFiles
+from cosmos3_serve.generator.delivery import Delivery, job_of
+from cosmos3_serve.generator.engines.job import EngineJob, sample_key
+from cosmos3_serve.generator.ledger import Ledger
+from cosmos3_serve.generator.ports import Clock, EnginePort
+from cosmos3_serve.generator.runner import Flight, Outcome, WaveRunner
+from cosmos3_serve.generator.scribe import Scribe
+from cosmos3_serve.generator.staging import Stager
+from cosmos3_serve.generator.watchdog import Watchdog
+from cosmos3_serve.generator.waves import Ticket, Wave, WaveScheduler
+
+log = structlog.get_logger(__name__)
+Key = tuple[str, int]
+
+
+class Pump:
+    """Args:
+    on_ended: told the request id whenever samples of it ended.
+    backlog: samples whose inputs may wait on disk before their wave, and results that may wait to be hashed.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: EnginePort,
+        profile: EngineProfile,
+        ledger: Ledger,
+        scribe: Scribe,
+        scheduler: WaveScheduler,
+        stager: Stager,
+        watchdog: Watchdog,
+        delivery: Delivery,
+        clock: Clock,
+        on_ended: Callable[[str], Awaitable[None]],
+        backlog: int,
+    ) -> None:
+        self._runner = WaveRunner(engine, clock)
+        self._profile = profile
+        self._ledger = ledger
+        self._scribe = scribe
+        self._scheduler = scheduler
+        self._stager = stager
+        self._watchdog = watchdog
+        self._delivery = delivery
+        self._clock = clock
+        self._on_ended = on_ended
+        self._backlog = backlog
+        self._wake = asyncio.Event()
+        self._held = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._staging: dict[Key, asyncio.Task[None]] = {}
+        self._ahead: set[Key] = set()
+        self._landings = 0
+        self.works: dict[Key, Work] = {}
+        self.running: dict[Key, str] = {}
+
+    # ---- in and out of the queue
+
+    def enqueue(self, request_id: str, admitted: Admitted) -> None:
+        """Queue samples that were accepted; room was checked before."""
+        now = self._clock.monotonic()
+        self._stager.open(request_id, admitted.inputs)
+        for work in admitted.work:
+            work.queued_at = now
+            self.works[work.key] = work
+        self._scheduler.offer(admitted.tickets, now, force=True)
+        self._wake.set()
+
+    async def withdraw(self, request_id: str, code: SampleCode, message: str) -> None:
+        """End the samples of a batch that have not reached the engine."""
+        self._scheduler.withdraw(request_id)
+        waiting = [key for key in self.works if key[0] == request_id and key not in self.running]
+        taken = [self.works.pop(key) for key in waiting]
+        for work in taken:
+            await self._forget_staging(work.key)
+        if taken:
+            now = self._clock.now()
+            await self._scribe.insist(
+                request_id, *[sample_failed(work.index, code, message, now) for work in taken]
+            )  # fmt: skip
+            for work in taken:
+                await self._stager.release(request_id, work.index)
+            await self._on_ended(request_id)
+        self._wake.set()
+
+    async def put_back(self, request_id: str) -> None:
+        """Stop fetching for a batch that outlives this process, and leave its samples as queued."""
+        self._scheduler.withdraw(request_id)
+        staging = [key for key in self._staging if key[0] == request_id and key in self.works]
+        for key in staging:
+            await self._forget_staging(key)
+        now = self._clock.now()
+        if staging:
+            records = [sample_state(index, SampleState.QUEUED, now) for _, index in staging]
+            await self._scribe.insist(request_id, *records)
+
+    def running_keys(self, request_id: str) -> list[str]:
+        """`sample_key` of the batch's samples that are with the engine, or whose results are being looked at."""
+        return [sample_key(request_id, name) for (batch, _), name in self.running.items() if batch == request_id]
+
+    # ---- the loop
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def hold(self) -> None:
+        """Start nothing more."""
+        self._held = True
+
+    async def landed(self, timeout_s: float) -> bool:
+        """Wait until nothing that was started is still open, at most so long; whether it came to that."""
+        timeout = asyncio.ensure_future(self._clock.sleep(timeout_s))
+        try:
+            while self._tasks and not timeout.done():
+                await asyncio.wait([*self._tasks, timeout], return_when=asyncio.FIRST_COMPLETED)
+            return not self._tasks
+        finally:
+            timeout.cancel()
+
+    async def run(self) -> None:
+        """Start what may start, for ever; ends only by cancellation."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                self._start_waves()
+            except Exception as error:  # a fault in one decision must not end all deciding
+                log.error("pump_broke", exception=type(error).__name__)
+
+    def _start_waves(self) -> None:
+        if self._held:
+            return
+        self._stage()
+        while not self._watchdog.stalled and self._landings < self._backlog:
+            wave = self._scheduler.next_wave(self._clock.monotonic())
+            if wave is None:
+                break
+            works = [self.works[ticket.batch, ticket.index] for ticket in wave.tickets]
+            self.running.update((work.key, work.name) for work in works)
+            self._ahead.difference_update(work.key for work in works)
+            self._spawn(self._fly(wave, works))
+            self._stage()
+
+    async def close(self) -> None:
+        tasks = [*self._tasks, *self._staging.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # ---- staging
+
+    def _stage(self) -> None:
+        room = self._backlog - len(self._ahead)
+        if room <= 0:
+            return
+        for ticket in self._scheduler.unready(self._backlog + room):
+            key = (ticket.batch, ticket.index)
+            if key not in self._ahead and room > 0:
+                room -= 1
+                self._ahead.add(key)
+                self._staging[key] = asyncio.create_task(self._stage_one(self.works[key]))
+
+    async def _stage_one(self, work: Work) -> None:
+        started = self._clock.monotonic()
+        try:
+            await self._scribe.insist(
+                work.request_id, sample_state(work.index, SampleState.STAGING, self._clock.now()), sync=False
+            )
+            staged = await self._stager.stage(work.request_id, work.index)
+            if staged.texts:
+                work.resolved = await asyncio.to_thread(resolve_staged, work, self._profile, staged.texts)
+            work.staged, work.staging_s = staged, self._clock.monotonic() - started
+            record = sample_staged(work.index, staged.records, self._clock.now())
+            await self._scribe.insist(work.request_id, record, sync=False)
+            self._scheduler.make_ready(
+                work.request_id, work.index, key=wave_key(work.resolved), shape=shape_key(work.resolved)
+            )
+        except Exception as error:
+            if not isinstance(error, SampleError):
+                log.error("staging_broke", exception=type(error).__name__)
+                error = SampleError(
+                    SampleCode.STAGING_FAILED, f"the input could not be staged ({type(error).__name__})"
+                )
+            self._scheduler.withdraw(work.request_id, [work.index])
+            await self._end(work, sample_failed(work.index, error.sample_code, error.detail, self._clock.now()))
+        finally:
+            self._staging.pop(work.key, None)
+            self._wake.set()
+
+    async def _forget_staging(self, key: Key) -> None:
+        self._ahead.discard(key)
+        task = self._staging.pop(key, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    # ---- waves
+
+    async def _fly(self, wave: Wave, works: list[Work]) -> None:
+        flight = Flight(tuple(sample_key(work.request_id, work.name) for work in works))
+        outcomes: list[Outcome] = []
+        landings: list[asyncio.Task[None]] = []
+        by_key = {sample_key(work.request_id, work.name): work for work in works}
+        try:
+            await self._announce(works)
+            await asyncio.to_thread(self._make_room, works)
+            jobs = [job_of(work, self._ledger.output_root) for work in works]
+            for job in [job for job in jobs if self._unwanted(job)]:  # cancelled since it left the queue
+                jobs.remove(job)
+                landings.append(self._spawn(self._end(by_key[job.key], self._cancelled(by_key.pop(job.key)))))
+            started = self._clock.monotonic()
+            self._watchdog.departed(flight)
+            async for outcome in self._runner.run(jobs, flight, unwanted=self._unwanted):
+                self._watchdog.moved()
+                outcomes.append(outcome)
+                work = by_key.pop(outcome.job.key)
+                landings.append(self._spawn(self._land(work, outcome, started)))
+        except Exception as error:
+            log.error("wave_broke", exception=type(error).__name__, samples=len(by_key))
+            message = f"the service failed to run the wave ({type(error).__name__})"
+            for work in by_key.values():
+                failed = sample_failed(work.index, SampleCode.ENGINE_FAILED, message, self._clock.now())
+                landings.append(self._spawn(self._end(work, failed)))
+        finally:
+            self._watchdog.landed(flight)
+            hopeless = self._scheduler.finish(
+                wave, self._clock.monotonic(), self._engine_seconds(outcomes, wave, flight)
+            )
+            self._wake.set()
+        await self._give_up(hopeless)
+        if landings:
+            await asyncio.wait(landings)
+
+    async def _announce(self, works: Iterable[Work]) -> None:
+        """The samples run, and on disk too: if we die now, a restart must not take them for queued."""
+        now = self._clock.now()
+        groups: dict[str, list[Record]] = {}
+        for work in works:
+            groups.setdefault(work.request_id, []).append(sample_state(work.index, SampleState.RUNNING, now))
+        for request_id, records in groups.items():
+            batch = self._ledger.live(request_id)
+            if batch is not None and batch.started_at is None:
+                records.insert(0, {"kind": "started", "at": now})
+            await self._scribe.insist(request_id, *records, sync=False)
+
+    def _make_room(self, works: Iterable[Work]) -> None:
+        """Clear what an earlier run of the sample left behind, and make its directory's parent."""
+        for work in works:
+            files = BatchFiles(self._ledger.output_root, work.request_id)
+            files.remove_sample(work.name)
+            Path(files.outputs / work.name).mkdir(parents=True)
+
+    def _unwanted(self, job: EngineJob) -> bool:
+        batch = self._ledger.live(job.request_id)
+        return batch is None or batch.cancelled_at is not None
+
+    async def _land(self, work: Work, outcome: Outcome, started: float) -> None:
+        self._landings += 1
+        try:
+            record = await self._delivery.record(work, outcome, queue_s=started - work.queued_at)
+            await self._end(work, record)
+        finally:
+            self._landings -= 1
+            self._wake.set()
+
+    async def _end(self, work: Work, record: Record) -> None:
+        if self.works.pop(work.key, None) is None:
+            return
+        await self._scribe.insist(work.request_id, record)
+        self.running.pop(work.key, None)
+        self._ahead.discard(work.key)
+        await self._stager.release(work.request_id, work.index)
+        await self._on_ended(work.request_id)
+
+    async def _give_up(self, tickets: list[Ticket]) -> None:
+        """Samples that a measurement just showed to be unable to finish under the cap."""
+        for ticket in tickets:
+            work = self.works[ticket.batch, ticket.index]
+            message = "a sample of this shape was measured to take longer than one wave may"
+            await self._end(work, sample_failed(work.index, SampleCode.DEADLINE_EXCEEDED, message, self._clock.now()))
+
+    def _engine_seconds(self, outcomes: list[Outcome], wave: Wave, flight: Flight) -> float | None:
+        """What the wave teaches about durations: a clean first attempt does, and one that ran into the cap."""
+        cap = self._profile.wave_cap_s
+        if flight.first_s is None:
+            return None
+        if len(outcomes) == len(wave.tickets) and all(outcome.clean for outcome in outcomes):
+            told = [outcome.result.phases.get("inference", 0.0) for outcome in outcomes if outcome.result]
+            return flight.first_s if cap is not None or max(told) <= 0 else max(told)
+        return flight.first_s if cap is not None and flight.first_s >= cap else None
+
+    def _cancelled(self, work: Work) -> Record:
+        return sample_failed(work.index, SampleCode.CANCELLED, "cancelled before it started", self._clock.now())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("pump_task_broke", exception=type(task.exception()).__name__)

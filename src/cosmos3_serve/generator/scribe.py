@@ -1,0 +1,79 @@
+"""Scribe: every change of a batch goes through here: to the ledger, to those who watch, to those who count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from cosmos3_serve.errors import NotReady
+from cosmos3_serve.generator.batch import Batch, Record, Summary
+from cosmos3_serve.generator.events import BatchEvent, EventHub, event_of
+from cosmos3_serve.generator.ledger import Ledger
+from cosmos3_serve.generator.ports import Clock, Observer
+
+log = structlog.get_logger(__name__)
+DISK_RETRY_S = 5.0
+
+
+class Scribe:
+    """`trouble` says why the ledger can't be written just now, for readiness; None when all is well."""
+
+    def __init__(self, ledger: Ledger, hub: EventHub, clock: Clock, observer: Observer) -> None:
+        self._ledger = ledger
+        self._hub = hub
+        self._clock = clock
+        self._observer = observer
+        self.trouble: str | None = None
+
+    def queued(self, samples: int) -> None:
+        """Samples were queued by an acceptance or a reopening, which are one record for all."""
+        for _ in range(samples):
+            self._observer.sample_state("queued")
+
+    async def write(self, request_id: str, *records: Record, sync: bool = True) -> None:
+        """Raises NotReady when the disk won't; then nothing changed and nobody was told."""
+        batch = self._ledger.live(request_id)
+        if batch is None:
+            return
+        last = await self._ledger.write(request_id, *records, sync=sync)
+        self._tell(batch, {last - len(records) + i: record for i, record in enumerate(records, start=1)})
+
+    async def insist(self, request_id: str, *records: Record, sync: bool = True) -> None:
+        """As `write`, but wait for the disk: what a sample came to must not be lost while the service lives. If it
+        dies first, a restart finds the sample running and calls it interrupted, which is then the truth."""
+        while True:
+            try:
+                await self.write(request_id, *records, sync=sync)
+            except NotReady as error:
+                await self._wait(error)
+            else:
+                self.trouble = None
+                return
+
+    async def end(self, batch: Batch, response: bytes) -> Summary:
+        """Close a batch, waiting for the disk if need be."""
+        while True:
+            try:
+                summary = await self._ledger.end(batch.request_id, response)
+            except NotReady as error:
+                await self._wait(error)
+            else:
+                self.trouble = None
+                self._tell(batch, {batch.seq: {"kind": "ended", "state": batch.state.value, "at": batch.ended_at}})
+                return summary
+
+    def _tell(self, batch: Batch, records: Mapping[int, Record]) -> None:
+        events: list[BatchEvent] = []
+        for number, record in records.items():
+            event = event_of({**record, "seq": number}, batch)
+            if event is not None:
+                events.append(event)
+            if event is not None and event.sample is not None and event.state is not None:
+                self._observer.sample_state(event.state)
+        self._hub.publish(batch.request_id, events)
+
+    async def _wait(self, error: NotReady) -> None:
+        self.trouble = error.detail
+        log.error("ledger_not_writable", code=error.stable_code)
+        await self._clock.sleep(DISK_RETRY_S)
