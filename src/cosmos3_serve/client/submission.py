@@ -26,7 +26,9 @@ from cosmos3_serve.client.publish import Found, Publication
 from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.ledger_view import BatchState
+from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import Conflict, Cosmos3Error, Cosmos3RayServeError, Refusal
+from cosmos3_serve.settings import MIB, TOKEN_ENV
 from cosmos3_serve.storage.files import in_thread
 from cosmos3_serve.storage.store import open_store
 
@@ -34,23 +36,27 @@ from cosmos3_serve.storage.store import open_store
 ASK_ONCE = Retry(attempts=5, statuses=frozenset())
 
 
-@dataclass(frozen=True, slots=True)
+CONCURRENCY = 4
+SPOOL_BYTES = 16 * 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the caller asked for; see `submit_batch`."""
+    """What the caller asked for; every field as in `submit_batch`."""
 
     input_path: str
     output_path: str
-    endpoint: str
-    token_env: str
-    timeout: float
-    run_id: str
-    dry_run: bool
-    resume: bool
-    expected_revision: str
-    allow_partial: bool
-    journal_dir: Path | None
-    concurrency: int
-    spool_bytes: int
+    endpoint: str = ""
+    token_env: str = TOKEN_ENV
+    timeout: float = 1800
+    run_id: str = ""
+    dry_run: bool = False
+    resume: bool = False
+    expected_revision: str = FRAMEWORK_REVISION
+    allow_partial: bool = False
+    journal_dir: Path | None = None
+    concurrency: int = CONCURRENCY
+    spool_bytes: int = SPOOL_BYTES
 
 
 class Submission:

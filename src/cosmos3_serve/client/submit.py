@@ -13,13 +13,12 @@ from typing import Any
 from cosmos3_serve.client import outcome
 from cosmos3_serve.client.progress import Progress, Silent
 from cosmos3_serve.client.resume import resume as resume_run
-from cosmos3_serve.client.submission import Order, Submission
+from cosmos3_serve.client.submission import CONCURRENCY, SPOOL_BYTES, Order, Submission
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import UsageError
-from cosmos3_serve.settings import MIB, TOKEN_ENV
+from cosmos3_serve.settings import TOKEN_ENV
 
-CONCURRENCY = 4
-SPOOL_BYTES = 16 * 1024 * MIB
+__all__ = ["Order", "Progress", "submit_batch", "submit_batch_async"]
 
 
 def submit_batch(
