@@ -44,7 +44,7 @@ async def hand_over(service: Service, body: bytes, *, ledger: bool) -> bytes | N
 
     Raises:
         Cosmos3Error: typed by the answer; then nothing was accepted.
-        Unreachable: with `sent` True the outcome is unknown.
+        Unreachable (with `sent`), Incomplete (code `outcome_unknown`): it may have been accepted.
     """
     answer = await service.call(
         "POST",
@@ -59,7 +59,11 @@ async def hand_over(service: Service, body: bytes, *, ledger: bool) -> bytes | N
         return None
     if answer.ok:
         return answer.body
-    raise answer.failure()
+    failure = answer.failure()
+    if answer.resent and answer.status in PASSING:
+        # An earlier attempt may have been accepted before the service began to refuse: nothing is concluded from this.
+        raise Incomplete(failure.detail, code="outcome_unknown")
+    raise failure
 
 
 async def fetch_response(service: Service, request_id: str) -> bytes:
@@ -157,6 +161,3 @@ def _view(body: bytes) -> BatchView:
     except ValidationError as error:
         fields = ", ".join(".".join(map(str, e["loc"])) for e in error.errors()[:5])
         raise ContractViolation(f"the service's view of the batch is invalid: {fields}") from None
-
-
-__all__ = ["Follower", "Incomplete", "fetch_response", "hand_over", "probe"]

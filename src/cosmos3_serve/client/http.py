@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -16,7 +16,7 @@ import httpx
 
 from cosmos3_serve.client import problem
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.errors import ContractViolation, Cosmos3RayServeError
+from cosmos3_serve.errors import ContractViolation, Cosmos3Error, Cosmos3RayServeError
 
 CONNECT_S = 10.0
 READ_S = 60.0
@@ -53,17 +53,21 @@ FIRST_CONTACT = Retry(attempts=5)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer: status, headers, the body's bytes exactly as received."""
+    """A whole answer: status, headers, the body's bytes exactly as received.
+
+    `resent` says that an earlier attempt of the same call may have been received, though no answer to it was.
+    """
 
     status: int
     headers: httpx.Headers
     body: bytes
+    resent: bool = False
 
     @property
     def ok(self) -> bool:
         return 200 <= self.status < 300
 
-    def failure(self) -> Exception:
+    def failure(self) -> Cosmos3Error:
         return problem.failure(self.status, self.body, retry_after_s=retry_after(self.headers))
 
 
@@ -144,7 +148,7 @@ class Service:
                 async with asyncio.timeout(self.deadline.left()):
                     last = await self._whole(method, path, content, headers, read_s, max_bytes)
                 if last.status not in retry.statuses or attempt >= retry.attempts:
-                    return last
+                    return replace(last, resent=sent)
                 asked, why = retry_after(last.headers), f"answered {last.status}"
             except TimeoutError:
                 raise self.deadline.exceeded(doing) from None

@@ -37,28 +37,29 @@ def resume_command(output_path: str, *, journal_dir: Path | None, token_env: str
     return shlex.join(words)
 
 
-def settle(error: Cosmos3Error, journal: Journal, resume: str) -> Cosmos3Error:
-    """Bring the journal in line with the failure and return what to raise. Blocking."""
-    fresh = journal.run.state == "prepared"
-    if fresh and _not_accepted(error):
+def settle(error: Cosmos3Error, journal: Journal, resume: str, *, first: bool) -> Cosmos3Error:
+    """Bring the journal in line with the failure and return what to raise. Blocking.
+
+    Args:
+        first: whether this process was the first to post the batch; only then can "not accepted" be concluded.
+    """
+    if first and journal.run.state == "prepared" and _not_accepted(error):
         journal.remove()
         return error
-    if _final(error) or not journal.resumable:
-        journal.save(state="failed", failure=error.as_problem() | {"retryable": isinstance(error, Incomplete)})
-        kept = f"request, response and reason are kept in {journal.directory}"
-        again = f"; to judge the kept response anew: {resume}" if journal.response is not None else ""
-        if isinstance(error, Incomplete) and error.stable_code != "samples_failed":
-            # It would be resumable if the service kept batches; as it does not, the batch's outcome is unknown.
-            kind: type[Cosmos3Error] = Cosmos3RayServeError
-            again = f"; the service keeps no batches, look for request {journal.run.request_id} below its output root"
-            return _as(kind, error, f"{error.remedy}; {kept}{again}".lstrip("; "))
-        if isinstance(error, Incomplete):
-            return _as(Incomplete, error, "; ".join(filter(None, [resume, error.remedy])))
-        return _as(type(error), error, f"{error.remedy}; {kept}{again}".lstrip("; "))
-    if isinstance(error, ServiceFailure):
+    final = isinstance(error, ContractViolation | IntegrityError) or error.stable_code in FINAL_CODES
+    if journal.resumable and not final:
         journal.save()  # touched: pruning counts from the last try
-        return _as(Incomplete, error, f"continue with: {resume}")
-    return _as(type(error), error, f"{error.remedy}; then continue with: {resume}".lstrip("; "))
+        if isinstance(error, ServiceFailure):
+            return _as(Incomplete, error, f"continue with: {resume}")
+        return _as(type(error), error, _join(error.remedy, f"then continue with: {resume}"))
+    again = isinstance(error, Incomplete)
+    journal.save(state="failed", failure=error.as_problem() | {"retryable": again})
+    kept = f"request, response and reason are kept in {journal.directory}"
+    if not journal.resumable:
+        return _as(Cosmos3RayServeError, error, _join(_where(journal), kept))
+    if again:
+        return _as(Incomplete, error, _join(f"run again what may be: {resume}", error.remedy))
+    return _as(type(error), error, _join(error.remedy, kept, f"to judge them anew: {resume}"))
 
 
 def interrupted(journal: Journal | None, resume: str) -> Interrupted:
@@ -70,8 +71,17 @@ def interrupted(journal: Journal | None, resume: str) -> Interrupted:
     journal.save(state="failed", failure={"code": "interrupted", "detail": "stopped while the service worked"})
     return Interrupted(
         "stopped while the service worked; it keeps no batches, so its result cannot be asked for",
-        remedy=f"look for request {journal.run.request_id} below the service's output root before a new run",
+        remedy=_where(journal),
     )
+
+
+def _where(journal: Journal) -> str:
+    request = journal.run.request_id
+    return f"the service keeps no batches; look for request {request} below its output root before a new run"
+
+
+def _join(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
 
 
 def _not_accepted(error: Cosmos3Error) -> bool:
@@ -79,10 +89,6 @@ def _not_accepted(error: Cosmos3Error) -> bool:
     if isinstance(error, Unreachable):
         return not error.sent
     return isinstance(error, InputError | Refusal)
-
-
-def _final(error: Cosmos3Error) -> bool:
-    return isinstance(error, ContractViolation | IntegrityError) or error.stable_code in FINAL_CODES
 
 
 def _as(kind: type[Cosmos3Error], error: Cosmos3Error, remedy: str) -> Cosmos3Error:

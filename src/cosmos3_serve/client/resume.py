@@ -113,14 +113,14 @@ async def _catch_up(submission: Submission, service: Service, journal: Journal) 
     kept = (journal.directory / "response.json").exists()
     if kept and not (rerun and not journal.run.allow_partial):
         return
-    ledger, _ = await follow.probe(service, journal.run.request_id)
+    ledger, view = await follow.probe(service, journal.run.request_id)
     if not ledger:
         raise Refusal(
             "the service keeps no batches (it has no GET /v1/batches/{id}), so this run cannot be continued there",
             remedy=f"look for request {journal.run.request_id} below its output root; a new run needs no --resume",
             code="resume_unsupported",
         )
-    await in_thread(journal.save, ledger=True)
+    await in_thread(journal.save, ledger=True, **({"state": "submitted"} if view else {}))
     if kept:
         # The same body under the same id runs again only what may be run again (rulings, generator 12).
         await in_thread(journal.drop_response)

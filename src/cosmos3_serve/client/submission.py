@@ -168,7 +168,8 @@ class Submission:
         else:
             await in_thread(journal.remove)
             return manifest
-        raise await in_thread(outcome.settle, error, journal, self.resume_command)
+        first = not self.order.resume
+        raise await in_thread(outcome.settle, error, journal, self.resume_command, first=first)
 
     async def _obtain(self, service: Service, journal: Journal) -> bytes:
         """Post the batch and wait for the exact bytes of its response."""
