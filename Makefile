@@ -12,6 +12,10 @@ TORCH ?= 2.13.0
 TORCH_INDEX ?=
 ARGS ?=
 
+# uv downloads in parallel; pip does it where uv cannot, for example behind a private index.
+install = $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '$(1)' || \
+	$(PIP) install --quiet --no-compile --constraint constraints.txt --editable '$(1)'
+
 # What is installed already is enough: a development environment also runs the quickstart.
 INSTALLED := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(VENV)/.quickstart)
 
@@ -50,15 +54,16 @@ setup: $(VENV)/.dev ## the development environment in $(VENV)
 $(VENV)/.torch:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed: install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH)
+	$(PIP) install --quiet --no-compile $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH)
+	-@$(PIP) install --quiet --no-compile 'uv>=0.5'
 	@touch $@
 
 $(VENV)/.quickstart: $(VENV)/.torch pyproject.toml constraints.txt
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[quickstart]'
+	$(call install,.[quickstart])
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(call install,.[dev])
 	@touch $@
 
 clean: ## remove the environment, caches and quickstart results
