@@ -192,6 +192,14 @@ def test_an_engine_without_transfer_refuses_hints():
     assert (finding.field, finding.remedy) == ("edge", "remove the hints")
 
 
+def test_an_engine_without_sound_refuses_it():
+    profile = FRAMEWORK_PROFILE.model_copy(update={"sound": False})
+    audio = {"model_mode": "audio_image2video", "vision_path": PNG, "sound_path": "s3://b/s.wav"}
+    assert [item.field for item in findings(profile, **audio)] == ["model_mode"]
+    assert [item.field for item in findings(profile, enable_sound=True)] == ["enable_sound"]
+    assert resolve_sample(SampleOverrides(name="a", enable_sound=False), profile, seed=0)
+
+
 def test_close_domain_is_suggested():
     (finding,) = findings(**{**WAM, "domain_name": "robomind_franka"})
     assert finding.remedy == "did you mean robomind-franka?"

@@ -1,10 +1,17 @@
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosmos3_serve.contract import limits
+from cosmos3_serve.contract import findings, limits
 from cosmos3_serve.contract.batch import BatchRequest, body_sha256, parse_batch
+from cosmos3_serve.contract.grouping import shape_key, wave_key
+from cosmos3_serve.contract.jsontext import decode_json
+from cosmos3_serve.contract.modes import ModelMode
 from cosmos3_serve.contract.profile import FRAMEWORK_PROFILE, diffusers_profile
+from cosmos3_serve.contract.requested import requested
+from cosmos3_serve.contract.resolve import negative_text, prompt_text, resolve_batch
 from cosmos3_serve.contract.sample import FIELD_NAMES
 from cosmos3_serve.errors import (
     InputError,
@@ -216,8 +223,17 @@ def test_findings_are_bounded():
     samples = [{"name": f"s{i}", **{f"unknown{k}" * 50: 1 for k in range(9)}} for i in range(100)]
     error = refusal(ValidationFailed, *samples)
     assert len(error.errors) == limits.MAX_FINDINGS
-    assert "801 more findings" in error.errors[-1].message
+    assert error.errors[-1].message == "9 more findings are not listed and 88 samples were not examined"
     assert all(len(item.field) < 200 for item in error.errors)
+
+
+def test_guessing_is_bounded(monkeypatch):
+    """Keys cost a hostile client little; each guess at their meaning costs us a millisecond."""
+    guesses = []
+    monkeypatch.setattr(findings, "get_close_matches", lambda word, *rest, **more: guesses.append(word) or [])
+    keys = {f"unknown{k}": 1 for k in range(500)} | {f"u{k}_path": "x" for k in range(500)}
+    refusal(StorageAuthorizationError, *({"name": f"s{i}", **keys} for i in range(50)), profile=DIFFUSERS)
+    assert len(guesses) <= 2 * limits.MAX_GUESSES
 
 
 def test_the_request_is_a_copy():
@@ -250,7 +266,7 @@ VALUES = st.recursive(
 SAMPLES = st.dictionaries(NAMES, VALUES, max_size=8) | VALUES
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.dictionaries(st.sampled_from(["samples", "model", "request_id", "z"]), VALUES), st.lists(SAMPLES, max_size=3))
 def test_any_json_is_accepted_or_refused_by_name(top, samples):
     for profile in (None, FRAMEWORK_PROFILE, DIFFUSERS):
@@ -263,3 +279,44 @@ def test_any_json_is_accepted_or_refused_by_name(top, samples):
         else:
             assert len(set(request.names)) == len(request.samples) >= 1
             body_sha256(request)
+            for sample in resolve_batch(request, profile, draw_seed=lambda: 7) if profile else ():
+                assert decode_json(json.dumps(sample.model_dump(mode="json"), allow_nan=False).encode())
+                assert hash(shape_key(sample)) == hash(shape_key(sample))
+                assert isinstance(wave_key(sample), tuple)
+                assert isinstance(prompt_text(sample) + negative_text(sample), str)
+
+
+LIKELY = st.fixed_dictionaries(
+    {"name": st.sampled_from(["a", "b", "c"])},
+    optional={
+        "model_mode": st.sampled_from([*map(str, ModelMode)]),
+        "prompt": st.sampled_from(["", "x.", '{"a": 1}']),
+        "vision_path": st.sampled_from(["s3://b/i.png", "s3://b/v.mp4"]),
+        "num_frames": st.sampled_from([1, 2, 25, 49]),
+        "edge": st.sampled_from([{}, {"control_path": "s3://b/c.mp4"}, {"control_path": "s3://b/c.png"}]),
+        "domain_name": st.just("av"),
+        "action_path": st.just("s3://b/a.json"),
+        "resolution": st.sampled_from(["256", "1080"]),
+        "aspect_ratio": st.sampled_from(["1,1", "16,9"]),
+        "negative_metadata_mode": st.sampled_from(["none", "same", "inverse"]),
+        "condition_frame_indexes_vision": st.lists(st.integers(0, 2), max_size=2),
+    },
+)
+
+
+@settings(max_examples=150)
+@given(LIKELY)
+def test_what_resolves_is_consistent(sample):
+    for profile in (FRAMEWORK_PROFILE, DIFFUSERS, diffusers_profile("0", tiny=True)):
+        try:
+            request = parse_batch({"samples": [sample]}, max_samples=1, profile=profile)
+        except ValidationFailed:
+            continue
+        (resolved,) = resolve_batch(request, profile, draw_seed=lambda: 7)
+        promise = requested(sample)
+        assert resolved.model_mode in profile.supported_modes
+        assert resolved.model_mode == promise.mode
+        assert set(resolved.hints) == promise.hints
+        if not promise.is_text:  # what a client will hold the response to
+            assert promise.is_image == (resolved.num_frames == 1)
+            assert resolved.num_frames % 4 == 1

@@ -28,8 +28,9 @@ def mode_finding(mode: ModelMode, profile: EngineProfile) -> FieldError | None:
 def profile_findings(sample: SampleOverrides, resolved: ResolvedSample, profile: EngineProfile) -> Iterator[FieldError]:
     """Everything that this engine would ignore, or fail at after the work."""
     yield from _unhonoured(sample, profile)
-    if sample.enable_sound and not profile.sound:
-        yield FieldError("enable_sound", f"the {profile.engine} engine makes no sound", "set it to false")
+    if resolved.enable_sound and not profile.sound:
+        field = "enable_sound" if sample.enable_sound else "model_mode"
+        yield FieldError(field, f"the {profile.engine} engine makes no sound", "ask for a clip without sound")
     if resolved.model_mode in ACTION_MODES:
         yield from _action(resolved, profile)
     elif resolved.size and any(side % profile.size_multiple for side in resolved.size):

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cosmos3_serve.contract.limits import MAX_FINDINGS, MAX_LABEL_CHARS, MAX_MESSAGE_CHARS
+from cosmos3_serve.contract.limits import MAX_FINDINGS, MAX_GUESSES, MAX_LABEL_CHARS, MAX_MESSAGE_CHARS
 from cosmos3_serve.errors import FieldError
 
 # Remedies by pydantic error type; what the message already says is not said twice.
@@ -56,14 +56,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def from_validation(error: ValidationError, known: Sequence[str]) -> list[FieldError]:
     """Pydantic's findings as ours; `known` are the field names for `did you mean`."""
-    found = []
+    found: list[FieldError] = []
+    guesses = 0
     for item in error.errors(include_url=False, include_input=False):
         kind, loc = item["type"], item["loc"]
         remedy = _REMEDIES.get(kind, "")
         message = item["msg"].removeprefix("Value error, ")
         if kind == "extra_forbidden":
             message = "unknown field"
-            if len(loc) == 1:
+            guesses += 1
+            if len(loc) == 1 and guesses <= MAX_GUESSES:
                 remedy = did_you_mean(str(loc[0]), known) or remedy
         elif kind == "enum" or kind == "literal_error":
             remedy = _enum_remedy(item)
@@ -93,10 +95,17 @@ def summary(findings: Sequence[FieldError], what: str) -> str:
     return text if len(findings) == 1 else f"{text} (and {len(findings) - 1} more)"
 
 
-def capped(findings: Sequence[FieldError]) -> list[FieldError]:
-    """At most `MAX_FINDINGS` findings; the last then says how many were left out."""
-    if len(findings) <= MAX_FINDINGS:
+def capped(findings: Sequence[FieldError], *, unexamined: int = 0) -> list[FieldError]:
+    """At most `MAX_FINDINGS` findings; the last then says what was left out.
+
+    Args:
+        unexamined: samples that were not looked at any more, so that a hostile body costs little.
+    """
+    if len(findings) <= MAX_FINDINGS and not unexamined:
         return list(findings)
     kept = list(findings[: MAX_FINDINGS - 1])
     rest = len(findings) - len(kept)
-    return [*kept, FieldError("samples", f"{rest} more findings are not listed", "mend these first")]
+    said = f"{rest} more findings are not listed" if rest else "the list ends here"
+    if unexamined:
+        said += f" and {unexamined} samples were not examined"
+    return [*kept, FieldError("samples", said, "mend these first")]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cosmos3_serve.contract.findings import did_you_mean, path_text
+from cosmos3_serve.contract.limits import MAX_GUESSES
 from cosmos3_serve.contract.modes import HINTS, suffix_of
 from cosmos3_serve.errors import FieldError, StorageAuthorizationError
 
@@ -91,7 +92,8 @@ def scan_inputs(sample: Mapping[str, Any]) -> tuple[list[InputField], list[Field
             else:
                 fields.append(InputField(path, value))
         elif key.endswith(FILE_ENDINGS) and key not in SERVER_OWNED_KEYS:
-            remedy = did_you_mean(key, _PLACE_NAMES) or "remove it; no engine here reads it"
+            remedy = did_you_mean(key, _PLACE_NAMES) if len(found) < MAX_GUESSES else ""
+            remedy = remedy or "remove it; no engine here reads it"
             found.append(FieldError(path_text(path), UNSUPPORTED, remedy))
     return fields, found
 

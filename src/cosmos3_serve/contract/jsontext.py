@@ -10,6 +10,7 @@ import json
 import math
 from typing import Any, NoReturn
 
+from cosmos3_serve.contract.limits import MAX_INTEGER_BITS
 from cosmos3_serve.errors import ValidationFailed
 
 
@@ -105,7 +106,10 @@ def check_json(value: Any, *, max_depth: int, max_nodes: int) -> None:
         elif isinstance(item, float):
             if not math.isfinite(item):
                 raise JsonProblem(path, "should be a finite number")
-        elif item is not None and not isinstance(item, bool | int):
+        elif isinstance(item, int):
+            if item.bit_length() > MAX_INTEGER_BITS:
+                raise JsonProblem(path, "is too large a number")
+        elif item is not None:
             raise JsonProblem(path, f"is a {type(item).__name__}, which is not JSON")
 
 

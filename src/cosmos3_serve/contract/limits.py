@@ -22,7 +22,10 @@ MAX_SEED: Final = 2**63 - 1
 
 MAX_SAMPLE_DEPTH: Final = 16
 MAX_SAMPLE_NODES: Final = 10_000
+MAX_INTEGER_BITS: Final = 1_024  # Python refuses to print much larger ones
 
 # One answer never lists more findings than a person would read.
 MAX_FINDINGS: Final = 100
+# Guessing what a misspelt key meant costs a millisecond; a body of keys must not buy minutes of it.
+MAX_GUESSES: Final = 20
 MAX_MESSAGE_CHARS: Final = 400

@@ -42,10 +42,18 @@ class _Found:
     storage: list[FieldError] = field(default_factory=list)
     fields: list[FieldError] = field(default_factory=list)
     failures: list[ValidationFailed] = field(default_factory=list)
+    unexamined: int = 0
 
     @property
     def everything(self) -> list[FieldError]:
         return [*self.structure, *self.storage, *self.fields]
+
+    @property
+    def full(self) -> bool:
+        return len(self.structure) + len(self.storage) + len(self.fields) >= limits.MAX_FINDINGS
+
+    def listed(self, *first: FieldError) -> list[FieldError]:
+        return capped([*first, *self.everything], unexamined=self.unexamined)
 
 
 def parse_batch(
@@ -84,16 +92,21 @@ def parse_batch(
             f"{len(samples)} samples; one batch takes at most {max_samples}", remedy="split the batch"
         )  # fmt: skip
     names: dict[str, int] = {}
-    parsed = [_sample(index, sample, model, names, found, profile, check_uri) for index, sample in enumerate(samples)]
+    parsed = []
+    for index, sample in enumerate(samples):
+        if found.full:
+            found.unexamined = len(samples) - index
+            break
+        parsed.append(_sample(index, sample, model, names, found, profile, check_uri))
     if request_id and not is_safe_name(request_id):
         bad = FieldError("request_id", "is not a safe name", SAFE_NAME_REMEDY + ", or leave it empty")
-        raise InvalidRequestId("invalid request id", errors=capped([bad, *found.everything]))
+        raise InvalidRequestId("invalid request id", errors=found.listed(bad))
     _raise(found)
     return BatchRequest(samples=parsed, model=model, request_id=request_id)
 
 
 def _raise(found: _Found) -> None:
-    everything = capped(found.everything)
+    everything = found.listed()
     if found.structure:
         first = found.structure[0]
         raise ValidationFailed(summary(everything, "invalid batch"), remedy=first.remedy, errors=everything)
@@ -101,7 +114,7 @@ def _raise(found: _Found) -> None:
         first = found.storage[0]
         raise StorageAuthorizationError(first.message, remedy=first.remedy, errors=everything)
     if found.fields:
-        raise batch_failure(found.fields, found.failures)
+        raise batch_failure(everything, found.failures)
 
 
 def _text(obj: dict[str, Any], key: str, default: str, found: _Found) -> str:
