@@ -69,9 +69,8 @@ async def explain(router: Router, key: SessionKey | None, now: float) -> Explana
     else:
         steps.append(f"session key from {key.source}")
         lease = router.leases.lookup(key.digest, now)
-        told = _from_lease(router, key.digest, lease, fleet, now, steps) if lease else None
-        if told is None:
-            told = await _from_table(router, key.digest, fleet, now, steps)
+        local = _from_lease(router, key.digest, lease, fleet, now, steps) if lease else None
+        told = local or await _from_table(router, key.digest, fleet, now, steps)
     if told.replica is None:
         steps.append("no replica would take it now")
     return Explanation(

@@ -77,9 +77,11 @@ class HealthBook:
             found[spec.ref.id] = record
         self._records = found
 
-    def fleet(self, now: float) -> Fleet:
-        """The view that decisions are made on."""
-        return Fleet({i: ReplicaView(r.spec.ref.incarnation, self._state(r, now)) for i, r in self._records.items()})
+    def fleet(self, now: float, *, only: str | None = None) -> Fleet:
+        """The view that decisions are made on; `only`: of one replica, for a decision that no other can change."""
+        ids = self._records if only is None else self._records.keys() & {only}
+        rows = ((i, self._records[i]) for i in ids)
+        return Fleet({i: ReplicaView(r.spec.ref.incarnation, self._state(r, now)) for i, r in rows})
 
     def state(self, ref: ReplicaRef, now: float) -> ReplicaState | None:
         """None: gone, or another incarnation."""
@@ -110,6 +112,7 @@ class HealthBook:
         if record is None:
             return
         record.timeouts = 0
+        record.probe_at = min(record.probe_at, now)  # if it counts as dead: perhaps it is not
         if status in (429, 503):
             hold = self.rules.saturated_hold_s if retry_after_s is None else retry_after_s
             record.saturated_until = now + min(max(hold, 0.0), self.rules.probe_max_s)

@@ -19,7 +19,7 @@ from cosmos3_serve.reasoner.poison import PoisonTracker
 from cosmos3_serve.reasoner.policy import AffinityRules
 from cosmos3_serve.reasoner.port import Acquire, Flush, FlushReply, Grant, SessionTablePort, TableAway, Touch
 
-TOUCH_LIMIT = 1000
+TOUCH_LIMIT = 500
 
 
 @dataclass(slots=True)
@@ -122,7 +122,8 @@ class LeaseCache:
         """
         if self.away(now):
             raise TableAway
-        message = Acquire(self.gateway, self._next_seq(), key, self._live[key], fleet, refused)
+        known = self._as_touch(key, now, busy=self._live[key] > 1)  # the asking request itself keeps nothing alive
+        message = Acquire(self.gateway, self._next_seq(), key, self._live[key], fleet, refused, known)
         try:
             grant = await self.port.acquire(message)
         except TableAway:
@@ -180,10 +181,15 @@ class LeaseCache:
         touches: list[Touch] = []
         while self._dirty and len(touches) < TOUCH_LIMIT:
             key, _ = self._dirty.popitem(last=False)
-            if lease := self._leases.get(key):
-                idle_s = 0.0 if self._live[key] else max(0.0, now - lease.ended_at)
-                touches.append(Touch(key, lease.home, lease.term, idle_s))
+            if touch := self._as_touch(key, now, busy=self._live[key] > 0):
+                touches.append(touch)
         return touches
+
+    def _as_touch(self, key: str, now: float, *, busy: bool) -> Touch | None:
+        lease = self._leases.get(key)
+        if lease is None:
+            return None
+        return Touch(key, lease.home, lease.term, 0.0 if busy else max(0.0, now - lease.ended_at))
 
     def _take_over(self, reply: FlushReply, now: float) -> None:
         known = self._see(reply.generation)
@@ -215,12 +221,12 @@ class LeaseCache:
     # ---- bounds -----------------------------------------------------------------------------------------------------
 
     def _learn(self, touch: Touch, now: float) -> None:
-        """Take over a home, unless the lease here is alive and of a higher term: then it is younger than what is heard,
-        and goes with the next report."""
+        """Take over a home, unless the lease here is alive and of a higher term: then the table is told of it again."""
         lease = self._leases.get(touch.key)
         ended_at = now - touch.idle_s
         if lease is not None and now - lease.ended_at < self.rules.ttl_s:
             if touch.term < lease.term:
+                self._dirty[touch.key] = None
                 return
             ended_at = max(ended_at, lease.ended_at)
         self._store(touch.key, Lease(touch.home, touch.term, ended_at))

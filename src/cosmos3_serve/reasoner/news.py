@@ -7,6 +7,8 @@ from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
 
+from cosmos3_serve.reasoner.fleet import ReplicaRef
+
 
 class NewsKind(StrEnum):
     LEASE = "lease"
@@ -15,8 +17,14 @@ class NewsKind(StrEnum):
 
 
 class News(NamedTuple):
+    """`subject`: a session's key, or a media hash. A lease's news hold its home themselves, since the table may forget
+    the session before every gateway has read them."""
+
     kind: NewsKind
     subject: str
+    home: ReplicaRef | None = None
+    term: int = 0
+    at: float = 0.0
 
 
 class NewsLog:

@@ -25,9 +25,18 @@ class TableAway(Exception):
     alone and reconciles later."""
 
 
+class Touch(NamedTuple):
+    """A session that a replica has accepted, and when it was last busy (0: it is)."""
+
+    key: str
+    home: ReplicaRef
+    term: int
+    idle_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """One request of a session that the gateway does not know asks for a place.
+    """One request asks for a place: its session is unknown to the gateway, or has lost its home.
 
     Args:
         seq: this gateway's message number.
@@ -35,6 +44,7 @@ class Acquire:
         live: requests of this session at this gateway, this one included.
         fleet: replicas as this gateway sees them.
         refused: replicas that have refused or lost this very request.
+        known: the gateway's lease, which the table may not have heard of yet.
     """
 
     gateway: str
@@ -43,6 +53,7 @@ class Acquire:
     live: int
     fleet: Fleet
     refused: frozenset[ReplicaRef] = frozenset()
+    known: Touch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +76,6 @@ class Grant:
     term: int = HASH_TERM
     bound: bool = False
     idle_s: float = 0.0
-
-
-class Touch(NamedTuple):
-    """A session that a replica has accepted, and when it was last busy (0: it is)."""
-
-    key: str
-    home: ReplicaRef
-    term: int
-    idle_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,8 +240,8 @@ class Router:
     # ---- sessions ---------------------------------------------------------------------------------------------------
 
     async def _of_session(self, key: str, refused: frozenset[ReplicaRef], now: float) -> tuple[Grant, ReplicaRef]:
-        fleet = self.health.fleet(now)
         sure, last_known = self.leases.lookup(key, now), self.leases.lookup(key, now, sure=False)
+        fleet = self._fleet_for(sure, refused, now)
         self.leases.begin(key)
         try:
             grant = None if sure is None else self.from_lease(sure, fleet, refused)
@@ -257,6 +257,14 @@ class Router:
             self.leases.end(key, now, accepted=False)
             raise
 
+    def _fleet_for(self, lease: Lease | None, refused: frozenset[ReplicaRef], now: float) -> Fleet:
+        """The whole fleet, unless the request stays at home, as most do: then the home alone decides."""
+        if lease is not None:
+            home = self.health.fleet(now, only=lease.home.id)
+            if course(lease.home, home, mode=self.leases.rules.mode, refused=refused) is Course.STAY:
+                return home
+        return self.health.fleet(now)
+
     def from_lease(
         self, lease: Lease, fleet: Fleet, refused: frozenset[ReplicaRef] = frozenset(), *, dry: bool = False
     ) -> Grant | None:
@@ -264,11 +272,11 @@ class Router:
         why = course(lease.home, fleet, mode=self.leases.rules.mode, refused=refused)
         if why in (Course.PLACE, Course.FOLLOW):
             return None
-        known = Grant("", None, Outcome.HIT, why, lease.home, lease.term, bound=True)
+        known = Grant("", lease.home, Outcome.HIT, why, lease.home, lease.term, bound=True)
         if why is Course.STAY:
-            return replace(known, replica=lease.home)
+            return known
         if why is not Course.SPILL:
-            return replace(known, outcome=Outcome.NONE)
+            return replace(known, replica=None, outcome=Outcome.NONE)
         others = fleet.ready({*refused, lease.home})
         other = self.spill_turn.peek(others) if dry else self.spill_turn.next(others)
         return replace(known, replica=other, outcome=Outcome.SPILLED)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cosmos3_serve.reasoner.bindings import Bindings, Entry, Gateway
+from cosmos3_serve.reasoner.bindings import Bindings, Entry
 from cosmos3_serve.reasoner.fleet import Fleet, ReplicaRef
 from cosmos3_serve.reasoner.news import News, NewsKind, NewsLog
 from cosmos3_serve.reasoner.placement import RoundRobin, rendezvous
@@ -31,8 +31,8 @@ from cosmos3_serve.reasoner.port import (
     Touch,
 )
 
-NEWS_LIMIT = 2000
-SWEEP_LIMIT = 1000
+NEWS_LIMIT = 500
+SWEEP_LIMIT = 500
 
 
 class SessionTable:
@@ -63,13 +63,15 @@ class SessionTable:
     def acquire(self, message: Acquire, now: float) -> Grant:
         """A place for one request. Reserves if the session has none, and never binds."""
         gateway = self._bindings.hear(message.gateway, now)
+        if message.known is not None:
+            self.adopt(message.known, now)
         entry = self._bindings.current(message.key, now)
         if entry is not None and entry.pending in message.refused:
             entry.pending = None
+            self._bindings.settle(entry)  # before placing again: what was refused is no load
+            entry = self._bindings.look(message.key, now)
         grant = self._decide(message.key, entry, message.fleet, message.refused, now)
         if grant.replica is None:
-            if entry is not None:
-                self._bindings.settle(entry)
             return grant
         if entry is None:
             entry = self._bindings.insert(message.key, now)
@@ -91,9 +93,12 @@ class SessionTable:
         in_order = message.seq > gateway.flushed
         corrections = []
         for touch in message.touches:
-            if touch.key in message.live or touch.idle_s < self.rules.ttl_s:
-                live = message.live.get(touch.key, 0) if in_order else None
-                corrections += self.adopt(touch, now, gateway, live, message.seq)
+            counts = self.adopt(touch, now)
+            if counts is not None and in_order:
+                self._bindings.hold(counts, gateway, message.live.get(touch.key, 0), message.seq)
+                self._bindings.settle(counts)
+            if counts is not None and counts.home != touch.home and (elsewhere := counts.as_touch(now)):
+                corrections.append(elsewhere)
         for key, ref in message.refusals:
             if (entry := self._bindings.look(key, now)) and entry.pending == ref:
                 entry.pending = None
@@ -104,40 +109,34 @@ class SessionTable:
         self._learn_media(message, now)
         self.sweep(now)
         rows, version, gap = self._news.since(message.seen, NEWS_LIMIT)
-        homes = dict.fromkeys(n.subject for n in rows if n.kind is NewsKind.LEASE)
+        homes = {n.subject: n for n in rows if n.kind is NewsKind.LEASE}
         return FlushReply(
             generation=self.generation,
             version=version,
             corrections=tuple(corrections),
-            news=tuple(t for key in homes if (e := self._bindings.look(key, now)) and (t := e.as_touch(now))),
+            news=tuple(heard for n in homes.values() if (heard := self._as_heard(n, now))),
             gap=gap,
             more=version < self._news.version,
             proven=tuple(n.subject for n in rows if n.kind is NewsKind.PROVEN),
             quarantined=tuple(n.subject for n in rows if n.kind is NewsKind.QUARANTINED),
         )
 
-    def adopt(self, touch: Touch, now: float, gateway: Gateway, live: int | None, seq: int) -> list[Touch]:
+    def adopt(self, touch: Touch, now: float) -> Entry | None:
         """Bind, refresh, or take over from a gateway what an earlier table knew; the higher term wins.
 
-        Args:
-            live: requests of the session at `gateway`, None if unknown.
-
         Returns:
-            The home that counts, if it is another one than the gateway thinks.
+            The session's entry, None if it has expired or there is no room.
         """
         entry = self._bindings.current(touch.key, now)
-        if entry is None:
+        if entry is None and touch.idle_s < self.rules.ttl_s:
             entry = self._bindings.insert(touch.key, now - touch.idle_s)
-            if entry is None:
-                return []
-        if entry.home is None or touch.term > entry.term:
-            self._bind(entry, touch.home, touch.term)
+        if entry is None:
+            return None
+        if touch.idle_s < self.rules.ttl_s and (entry.home is None or touch.term > entry.term):
+            self._bind(entry, touch.home, touch.term, now)
         entry.ended_at = max(entry.ended_at, now - touch.idle_s)
-        if live is not None:
-            self._bindings.hold(entry, gateway, live, seq)
         self._bindings.settle(entry)
-        counts = entry.as_touch(now)
-        return [counts] if counts is not None and counts.home != touch.home else []
+        return entry
 
     def sweep(self, now: float) -> None:
         """Forget some of what has expired, and gateways that went silent. Called by every flush; bounded work."""
@@ -223,12 +222,19 @@ class SessionTable:
 
     # ---- reports ----------------------------------------------------------------------------------------------------
 
-    def _bind(self, entry: Entry, home: ReplicaRef, term: int) -> None:
+    def _bind(self, entry: Entry, home: ReplicaRef, term: int, now: float) -> None:
         entry.home, entry.term = home, term
         self._term = max(self._term, term)
         if entry.pending_term <= term or entry.pending == home:
             entry.pending = None
-        self._news.append(News(NewsKind.LEASE, entry.key))
+        self._news.append(News(NewsKind.LEASE, entry.key, home, term, now))
+
+    def _as_heard(self, news: News, now: float) -> Touch | None:
+        entry = self._bindings.look(news.subject, now)
+        if entry is not None:
+            return entry.as_touch(now)
+        idle_s = max(0.0, now - news.at)
+        return None if news.home is None else Touch(news.subject, news.home, news.term, idle_s)
 
     def _learn_media(self, message: Flush, now: float) -> None:
         for media in message.proofs:
