@@ -103,7 +103,9 @@ def test_hints_are_emphasized_unless_asked_not_to():
     hints = {"edge": {"control_path": "s3://b/e.mp4"}, "depth": {"control_path": "s3://b/d.mp4"}}
     text = prompt_text(resolved(prompt="x", **hints))
     assert "Follow the edge, depth control video precisely" in text
-    assert "align with the edge, depth signal" in text
+    assert text.endswith("resolution." + text[text.index(" Follow") :])  # behind everything else, as upstream
+    assert text.endswith("align with the edge, depth signal at every frame.")
+    assert prompt_text(resolved(prompt="{}", **hints)).endswith("align with the edge, depth signal at every frame.")
     assert "Follow" not in prompt_text(resolved(prompt="x", emphasize_control_in_prompt=False, **hints))
 
 

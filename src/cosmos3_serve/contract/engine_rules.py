@@ -109,17 +109,12 @@ def _transfer(
         for preset, default in _PRESETS.items():
             if getattr(given, preset, None) not in (None, default):
                 yield FieldError(f"{name}.{preset}", "acts only on a control computed from vision_path", "remove it")
-    weights = {hint.weight for hint in resolved.hints.values()}
-    if not profile.transfer_weights and len(weights) > 1:
-        first = next(iter(resolved.hints))
-        yield FieldError(
-            f"{first}.weight", f"unequal weights do nothing on the {profile.engine} engine", "leave the weights out"
-        )
-    if resolved.vision_path is not None and not resolved.num_first_chunk_conditional_frames:
+    read = resolved.num_first_chunk_conditional_frames or resolved.show_input
+    if resolved.vision_path is not None and not read:
         yield FieldError(
             "vision_path",
             "would not be read beside control media",
-            "remove it, or set num_first_chunk_conditional_frames",
+            "remove it, or set num_first_chunk_conditional_frames or show_input",
         )
 
 

@@ -35,7 +35,6 @@ class EngineProfile(BaseModel):
         size_multiple: what width and height must be multiples of.
         honoured_fields: sample fields that the engine acts on; any other is refused unless it says the default.
         transfer: `full` computes edge and blur from `vision_path`, `control_path` needs the control media given.
-        transfer_weights: whether unequal hint weights act.
         strict_inputs: refuse an input that the mode would not read; the framework is left to its own rules.
         wave_cap_s: seconds that one wave may take at most, None without a cap.
     """
@@ -59,7 +58,6 @@ class EngineProfile(BaseModel):
     size_multiple: int = 1
     honoured_fields: frozenset[str]
     transfer: Literal["full", "control_path", "none"]
-    transfer_weights: bool = True
     sound: bool = True
     strict_inputs: bool = False
     wave_cap_s: float | None = None
@@ -78,29 +76,20 @@ FRAMEWORK_PROFILE: Final = EngineProfile(
     wave_cap_s=300.0,
 )
 
-# Names and widths that the pinned diffusers release knows; `libero` has an id there but no fixed width.
+# The framework's domains, and names under which the pinned diffusers release knows rows of the same action heads;
+# `libero` has an id there but no fixed width.
 DIFFUSERS_DOMAINS: Final[dict[str, int]] = {
-    "av": 9,
-    "camera_pose": 9,
-    "pusht": 2,
-    "umi": 10,
-    "bridge_orig_lerobot": 10,
-    "droid_lerobot": 10,
-    "robomind-franka": 10,
-    "robomind-franka-dual": 20,
-    "robomind-ur": 10,
+    **ACTION_DOMAINS,
     "galbot": 30,
-    "agibotworld": 29,
     "agibot_gear_gripper": 29,
     "agibot_gear_gripper_ext": 29,
-    "fractal": 10,
     "hand_pose": 57,
 }
 
 DIFFUSERS_FIELDS: Final = frozenset(
     {
         *("name", "model", "extra", "num_outputs", "seed"),
-        *("num_steps", "guidance", "shift"),
+        *("num_steps", "guidance", "guidance_interval", "normalize_cfg", "shift"),
         *("model_mode", "prompt", "prompt_path", "negative_prompt", "negative_prompt_file"),
         *("duration_template", "resolution_template", "inverse_duration_template", "inverse_resolution_template"),
         *("negative_metadata_mode", "negative_prompt_keep_metadata"),
@@ -109,7 +98,7 @@ DIFFUSERS_FIELDS: Final = frozenset(
         *("action_path", "domain_name", "image_size", "action_chunk_size", "view_point"),
         *("edge", "blur", "depth", "seg", "wsm", "control_guidance", "control_guidance_interval"),
         *("num_video_frames_per_chunk", "num_conditional_frames", "num_first_chunk_conditional_frames", "max_frames"),
-        "emphasize_control_in_prompt",
+        *("show_control_condition", "show_input", "share_vision_temporal_positions", "emphasize_control_in_prompt"),
     }
 )
 
@@ -145,13 +134,12 @@ def diffusers_profile(version: str, *, tiny: bool = False) -> EngineProfile:
         default_max_frames=25 if tiny else None,
         negative_prompt=VIDEO_NEGATIVE_PROMPT,
         supported_domains=DIFFUSERS_DOMAINS,
-        action_image_sizes=frozenset({256, 480, 704, 720}),
+        action_image_sizes=frozenset({256, 480, 704, 720, 768}),
         action_chunk_multiple=4,  # the clip has chunk + 1 frames and the video codec of the model makes only 4k + 1
         view_points=frozenset({"ego_view", "third_person_view", "wrist_view", "concat_view"}),
         size_multiple=16,
         honoured_fields=DIFFUSERS_FIELDS,
         transfer="control_path",
-        transfer_weights=False,
         sound=False,
         strict_inputs=True,
     )

@@ -24,11 +24,14 @@ def prompt_text(resolved: ResolvedSample, *, size: tuple[int, int] | None = None
     size, frames = size or resolved.size, num_frames or resolved.num_frames
     structured = _json_object(resolved.prompt)
     if structured is not None:
-        return _structured(structured, resolved, size, frames)
-    text = resolved.prompt.strip()
+        text = _structured(structured, resolved, size, frames)
+    else:
+        text = _with_metadata(
+            resolved.prompt.strip(), resolved.duration_template, resolved.resolution_template, resolved, size, frames
+        )
     if resolved.hints and resolved.emphasize_control_in_prompt:
-        text = _emphasized(text, list(resolved.hints))
-    return _with_metadata(text, resolved.duration_template, resolved.resolution_template, resolved, size, frames)
+        text = _emphasized(text, list(resolved.hints))  # last of all, also behind a JSON prompt, as upstream
+    return text
 
 
 def negative_text(
@@ -103,6 +106,6 @@ def _emphasized(text: str, hints: list[str]) -> str:
     # The model was trained with this very sentence, so it is an interface and not prose.
     names = ", ".join(hints)
     return (
-        f"{text} Follow the {names} control video precisely: shape, contour, silhouette, position, and motion of every"
+        f"{text.rstrip()} Follow the {names} control video precisely: shape, contour, silhouette, position, and motion of every"
         f" visible structure must align with the {names} signal at every frame."
     )

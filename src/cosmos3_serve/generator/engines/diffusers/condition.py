@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cosmos3_serve.contract.profile import DIFFUSERS_DOMAINS
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.contract.sizes import SIZES
 from cosmos3_serve.errors import SampleCode, SampleError
@@ -158,9 +159,13 @@ class Conditioner:
         tier = SIZES.get(str(sample.image_size))
         if tier is None:
             raise invalid("image_size", f"must be one of {', '.join(SIZES)}")
-        padded, canvas, content = _fit(clip.frames, tier)
-        encoded = self.encode(padded, frames_needed)
         spatial = self._parts.spatial
+        if sample.action_chunk_size % self._parts.temporal:
+            raise invalid("action_chunk_size", f"must be a multiple of {self._parts.temporal}")
+        padded, canvas, content = _fit(clip.frames, tier)
+        if canvas[0] % spatial or canvas[1] % spatial:
+            raise invalid("image_size", f"{canvas[0]}x{canvas[1]} is no multiple of {spatial}; use another image_size")
+        encoded = self.encode(padded, frames_needed)
         encoded = encoded[..., : max(content[1] // spatial, 1), : max(content[0] // spatial, 1)]
         observed = encoded.shape[2] if sample.model_mode == "inverse_dynamics" else 1
         generator = self.generator(seed)
@@ -169,8 +174,6 @@ class Conditioner:
         return start, canvas
 
     def _domain_width(self, sample: ResolvedSample, domain: str) -> int:
-        from cosmos3_serve.contract.profile import DIFFUSERS_DOMAINS
-
         width = DIFFUSERS_DOMAINS.get(domain)
         network = self._parts.transformer.config
         if width is None or domain not in DOMAIN_IDS:

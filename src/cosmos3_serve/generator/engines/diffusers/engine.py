@@ -18,6 +18,7 @@ from cosmos3_serve.generator.engines.diffusers.loader import (
     diffusers_version,
     load_components,
     pick_device,
+    settle_threads,
 )
 from cosmos3_serve.generator.engines.diffusers.network import Network
 from cosmos3_serve.generator.engines.diffusers.outputs import Denoised, FailedSample, Finisher, open_directory
@@ -67,6 +68,7 @@ class DiffusersEngine:
         self._guard = make_guard(guardrails)
         _require_encoder()
         parts = load_components(checkpoint.path, pick_device(device))
+        settle_threads(parts)
         self._checkpoint = checkpoint
         self._root = output_root.resolve()
         self._max_num_seqs = max_num_seqs
