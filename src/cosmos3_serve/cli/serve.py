@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
+import json as jsonlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +40,23 @@ def ray_serve(
     if dry_run:
         output.emit(settings.model_dump(mode="json"))
         return
-    importlib.import_module("cosmos3_serve.generator.serve").run_generator(settings)
+    from cosmos3_serve.generator.serve import run_generator
+
+    run_generator(settings, on_ready=_ready_as_json if json else _ready_in_words)
+
+
+def _ready_as_json(ready: Mapping[str, Any]) -> None:
+    # One line: whoever started the service reads one line and knows where it is.
+    print(jsonlib.dumps(ready, sort_keys=True), flush=True)
+
+
+def _ready_in_words(ready: Mapping[str, Any]) -> None:
+    guardrails = "on" if ready["guardrails"] else "off"
+    output.console().print(
+        f"ready at {ready['endpoint']}: {ready['model']}, engine {ready['framework_revision']},"
+        f" weights {ready['weights']}, guardrails {guardrails}",
+        markup=False,
+    )
 
 
 def resolve_engine(settings: GeneratorSettings, environ: Mapping[str, str]) -> Engine:
