@@ -98,7 +98,9 @@ async def start_core(
 ) -> Core:
     """Start a core below `base`; started again, it finds what the one before left there."""
     root = base / "out"
-    config = GeneratorSettings(**{"output_path": root, "guardrails": False, "checkpoint": "tiny", **settings})
+    config = GeneratorSettings(
+        **{"output_path": root, "guardrails": False, "checkpoint": "tiny", "batch_wait_timeout_s": 0, **settings}
+    )
     store = bucket or DirectoryStore(base / "bucket")
     counter = Counter()
     ledger = Ledger(root, clock)

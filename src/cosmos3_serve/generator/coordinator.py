@@ -104,6 +104,7 @@ class Coordinator:
             wave_limit=wave_limit,
             in_flight=waves_in_flight or (1 if profile.wave_cap_s is not None else 2),
             cap_s=profile.wave_cap_s,
+            wait_s=settings.batch_wait_timeout_s,
         )
         self._watchdog = Watchdog(
             engine,
@@ -131,7 +132,8 @@ class Coordinator:
             delivery=self._delivery,
             clock=clock,
             on_ended=self._closing.close,
-            backlog=max(4, 2 * wave_limit),
+            wave_limit=wave_limit,
+            window_s=settings.batch_wait_timeout_s,
         )
         self._desk = FrontDesk(
             settings, profile, engine, ledger, stager, clock, self._scheduler, self._pump, self._scribe, self._closing
@@ -195,10 +197,6 @@ class Coordinator:
                 await self._desk.resume(batch)
         self._desk.ready.set()
         await self._pump.run()
-
-    async def retain(self) -> None:
-        """Apply the retention limits now instead of at the next round."""
-        await self._janitor.clean()
 
     # ---- submitting
 
@@ -344,5 +342,7 @@ class Coordinator:
         return batch_view(batch, steps)
 
     def _on_step(self, key: str, step: int, total: int) -> None:
+        if step >= total:
+            self._pump.wake()  # the engine has room for the next wave's steps
         request_id, _, name = key.partition("/")
         self._hub.progress(request_id, name, step, total, self._clock.now())

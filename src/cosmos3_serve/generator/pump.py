@@ -12,17 +12,17 @@ from typing import Any
 
 import structlog
 
-from cosmos3_serve.contract.grouping import shape_key, wave_key
 from cosmos3_serve.contract.profile import EngineProfile
 from cosmos3_serve.contract.records import SampleState
-from cosmos3_serve.errors import SampleCode, SampleError
-from cosmos3_serve.generator.admission import Admitted, Work, resolve_staged
-from cosmos3_serve.generator.batch import Record, sample_failed, sample_staged, sample_state
+from cosmos3_serve.errors import SampleCode
+from cosmos3_serve.generator.admission import Admitted, Work
+from cosmos3_serve.generator.batch import Record, sample_failed, sample_state
 from cosmos3_serve.generator.batch_files import BatchFiles
 from cosmos3_serve.generator.delivery import Delivery, job_of
 from cosmos3_serve.generator.engines.job import EngineJob, sample_key
 from cosmos3_serve.generator.ledger import Ledger
 from cosmos3_serve.generator.ports import Clock, EnginePort
+from cosmos3_serve.generator.prefetch import Key, Prefetch
 from cosmos3_serve.generator.runner import Flight, Outcome, WaveRunner
 from cosmos3_serve.generator.scribe import Scribe
 from cosmos3_serve.generator.staging import Stager
@@ -30,13 +30,13 @@ from cosmos3_serve.generator.watchdog import Watchdog
 from cosmos3_serve.generator.waves import Ticket, Wave, WaveScheduler
 
 log = structlog.get_logger(__name__)
-Key = tuple[str, int]
 
 
 class Pump:
     """Args:
     on_ended: told the request id whenever samples of it ended.
-    backlog: samples whose inputs may wait on disk before their wave, and results that may wait to be hashed.
+    wave_limit: samples in a full wave. Twice as many may have inputs on disk, or results to be hashed.
+    window_s: how long the engine's own coalescing stays open for a batch that is not full.
     """
 
     def __init__(
@@ -52,7 +52,8 @@ class Pump:
         delivery: Delivery,
         clock: Clock,
         on_ended: Callable[[str], Awaitable[None]],
-        backlog: int,
+        wave_limit: int,
+        window_s: float,
     ) -> None:
         self._runner = WaveRunner(engine, clock)
         self._profile = profile
@@ -64,12 +65,18 @@ class Pump:
         self._delivery = delivery
         self._clock = clock
         self._on_ended = on_ended
-        self._backlog = backlog
+        self._backlog = backlog = max(4, 2 * wave_limit)
+        self._wave_limit = wave_limit
+        self._window_s = window_s
         self._wake = asyncio.Event()
         self._held = False
+        self._alarm: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._staging: dict[Key, asyncio.Task[None]] = {}
-        self._ahead: set[Key] = set()
+        self._prefetch = Prefetch(
+            profile, scribe, scheduler, stager, clock, backlog=backlog, end=self._end, wake=self._wake.set
+        )
+        self._departing = 0
+        self._quiet_until = 0.0
         self._landings = 0
         self.works: dict[Key, Work] = {}
         self.running: dict[Key, str] = {}
@@ -92,7 +99,7 @@ class Pump:
         waiting = [key for key in self.works if key[0] == request_id and key not in self.running]
         taken = [self.works.pop(key) for key in waiting]
         for work in taken:
-            await self._forget_staging(work.key)
+            await self._prefetch.stop(work.key)
         if taken:
             now = self._clock.now()
             await self._scribe.insist(
@@ -106,12 +113,12 @@ class Pump:
     async def put_back(self, request_id: str) -> None:
         """Stop fetching for a batch that outlives this process, and leave its samples as queued."""
         self._scheduler.withdraw(request_id)
-        staging = [key for key in self._staging if key[0] == request_id and key in self.works]
-        for key in staging:
-            await self._forget_staging(key)
+        fetching = [key for key in self._prefetch.fetching(request_id) if key in self.works]
+        for key in fetching:
+            await self._prefetch.stop(key)
         now = self._clock.now()
-        if staging:
-            records = [sample_state(index, SampleState.QUEUED, now) for _, index in staging]
+        if fetching:
+            records = [sample_state(index, SampleState.QUEUED, now) for _, index in fetching]
             await self._scribe.insist(request_id, *records)
 
     def running_keys(self, request_id: str) -> list[str]:
@@ -150,70 +157,44 @@ class Pump:
     def _start_waves(self) -> None:
         if self._held:
             return
-        self._stage()
+        self._prefetch.go(self.works)
         while not self._watchdog.stalled and self._landings < self._backlog:
-            wave = self._scheduler.next_wave(self._clock.monotonic())
+            now = self._clock.monotonic()
+            if now < self._quiet_until:
+                self._wake_at(self._quiet_until, now)
+                break
+            denoising = self._departing > 0 or self._watchdog.denoising
+            wave = self._scheduler.next_wave(now, denoising=denoising)
             if wave is None:
+                self._wake_at(self._scheduler.retry_at, now)
                 break
             works = [self.works[ticket.batch, ticket.index] for ticket in wave.tickets]
             self.running.update((work.key, work.name) for work in works)
-            self._ahead.difference_update(work.key for work in works)
+            self._prefetch.left(work.key for work in works)
+            if len(works) < self._wave_limit:
+                # Until its window below has closed, another wave's samples would be coalesced into it.
+                self._quiet_until = now + self._window_s
+            self._departing += 1
             self._spawn(self._fly(wave, works))
-            self._stage()
+            self._prefetch.go(self.works)
+
+    def _wake_at(self, at: float | None, now: float) -> None:
+        """Look again at that time; one alarm at a time is enough, it is set anew each time we look."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None if at is None else asyncio.create_task(self._ring(at - now))
+
+    async def _ring(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._wake.set()
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *self._staging.values()]
-        for task in tasks:
+        self._wake_at(None, 0.0)
+        await self._prefetch.close()
+        for task in self._tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    # ---- staging
-
-    def _stage(self) -> None:
-        room = self._backlog - len(self._ahead)
-        if room <= 0:
-            return
-        for ticket in self._scheduler.unready(self._backlog + room):
-            key = (ticket.batch, ticket.index)
-            if key not in self._ahead and room > 0:
-                room -= 1
-                self._ahead.add(key)
-                self._staging[key] = asyncio.create_task(self._stage_one(self.works[key]))
-
-    async def _stage_one(self, work: Work) -> None:
-        started = self._clock.monotonic()
-        try:
-            await self._scribe.insist(
-                work.request_id, sample_state(work.index, SampleState.STAGING, self._clock.now()), sync=False
-            )
-            staged = await self._stager.stage(work.request_id, work.index)
-            if staged.texts:
-                work.resolved = await asyncio.to_thread(resolve_staged, work, self._profile, staged.texts)
-            work.staged, work.staging_s = staged, self._clock.monotonic() - started
-            record = sample_staged(work.index, staged.records, self._clock.now())
-            await self._scribe.insist(work.request_id, record, sync=False)
-            self._scheduler.make_ready(
-                work.request_id, work.index, key=wave_key(work.resolved), shape=shape_key(work.resolved)
-            )
-        except Exception as error:
-            if not isinstance(error, SampleError):
-                log.error("staging_broke", exception=type(error).__name__)
-                error = SampleError(
-                    SampleCode.STAGING_FAILED, f"the input could not be staged ({type(error).__name__})"
-                )
-            self._scheduler.withdraw(work.request_id, [work.index])
-            await self._end(work, sample_failed(work.index, error.sample_code, error.detail, self._clock.now()))
-        finally:
-            self._staging.pop(work.key, None)
-            self._wake.set()
-
-    async def _forget_staging(self, key: Key) -> None:
-        self._ahead.discard(key)
-        task = self._staging.pop(key, None)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     # ---- waves
 
@@ -222,6 +203,7 @@ class Pump:
         outcomes: list[Outcome] = []
         landings: list[asyncio.Task[None]] = []
         by_key = {sample_key(work.request_id, work.name): work for work in works}
+        departing = 1
         try:
             await self._announce(works)
             await asyncio.to_thread(self._make_room, works)
@@ -231,6 +213,8 @@ class Pump:
                 landings.append(self._spawn(self._end(by_key[job.key], self._cancelled(by_key.pop(job.key)))))
             started = self._clock.monotonic()
             self._watchdog.departed(flight)
+            departing = 0
+            self._departing -= 1
             async for outcome in self._runner.run(jobs, flight, unwanted=self._unwanted):
                 self._watchdog.moved()
                 outcomes.append(outcome)
@@ -243,6 +227,7 @@ class Pump:
                 failed = sample_failed(work.index, SampleCode.ENGINE_FAILED, message, self._clock.now())
                 landings.append(self._spawn(self._end(work, failed)))
         finally:
+            self._departing -= departing
             self._watchdog.landed(flight)
             hopeless = self._scheduler.finish(
                 wave, self._clock.monotonic(), self._engine_seconds(outcomes, wave, flight)
@@ -289,7 +274,7 @@ class Pump:
             return
         await self._scribe.insist(work.request_id, record)
         self.running.pop(work.key, None)
-        self._ahead.discard(work.key)
+        self._prefetch.left([work.key])
         await self._stager.release(work.request_id, work.index)
         await self._on_ended(work.request_id)
 

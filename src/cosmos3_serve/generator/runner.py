@@ -2,7 +2,8 @@
 
 Samples of a wave are handed over concurrently, so that `@serve.batch` coalesces them. A call that raises, or answers
 something that is no result, is made once more, alone: so a broken neighbour or a replica that died costs the others
-nothing but time (source: rulings, generator 13). A sample that ran out of memory in company also runs once alone.
+nothing but time (source: rulings, generator 13). The same goes for an engine that failed, or ran out of memory, in
+company.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class WaveRunner:
         if isinstance(outcome.error, _Broken):
             # What ran into the time limit alone would do so again.
             return not (outcome.alone and code is SampleCode.DEADLINE_EXCEEDED)
-        return code is SampleCode.OUT_OF_MEMORY and not outcome.alone
+        return code in (SampleCode.ENGINE_FAILED, SampleCode.OUT_OF_MEMORY) and not outcome.alone
 
     async def _calls(self, jobs: Sequence[EngineJob], flight: Flight) -> AsyncIterator[Outcome]:
         calls: Mapping[asyncio.Future[EngineResult], EngineJob] = {
@@ -98,7 +99,8 @@ class WaveRunner:
                 for call in [call for call in calls if call in done]:
                     pending.discard(call)
                     result, error = _judged(calls[call], call)
-                    yield Outcome(calls[call], result, error, alone=len(jobs) == 1)
+                    alone = len(jobs) == 1 and (result is None or result.wave.coalesced <= 1)
+                    yield Outcome(calls[call], result, error, alone)
             for call in [call for call in calls if call in pending]:
                 error = flight.aborted.result()
                 yield Outcome(calls[call], None, error, alone=len(jobs) == 1)

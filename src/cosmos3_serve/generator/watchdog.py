@@ -66,6 +66,15 @@ class Watchdog:
     def flights(self) -> frozenset[Flight]:
         return frozenset(self._flights)
 
+    @property
+    def denoising(self) -> bool:
+        """Whether a wave is out that is not known to have taken its last step."""
+        return any(not self._stepped_out(key) for flight in self._flights for key in flight.keys)
+
+    def _stepped_out(self, key: str) -> bool:
+        step, total = self.steps.get(key, (0, 1))
+        return step >= total
+
     async def run(self) -> None:
         """Poll for ever; ends only by cancellation."""
         while True:

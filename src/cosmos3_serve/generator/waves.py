@@ -6,7 +6,9 @@ Pure: no clock, no I/O, no tasks; the caller passes `now` (seconds, monotonic). 
    samples still wait for their inputs keeps its place and is passed over, not waited for.
 2. The head's wave key decides who may join; its own batch fills first, then the others one by one in turn. The
    look-ahead is bounded, and joining never costs a batch its own turn.
-3. With a cap, a wave's expected time stays under it: an unknown shape runs alone, and a shape which alone exceeds the
+3. A wave that is not full waits a moment for company (`wait_s`), and longer while the engine denoises anyway: to start
+   it then would only fix its company earlier. Nothing else may overtake it meanwhile.
+4. With a cap, a wave's expected time stays under it: an unknown shape runs alone, and a shape which alone exceeds the
    cap is refused (source: rulings, generator 13).
 """
 
@@ -70,6 +72,7 @@ class WaveScheduler:
         wave_limit: samples in one wave.
         in_flight: waves that may be out at once; 1 where the engine's finish phase doesn't overlap the next denoise.
         cap_s: longest time of one wave, or None.
+        wait_s: how long a wave that is not full waits for company.
         durations: measured times, shared with whoever measures.
 
     `depth` counts the samples that wait, `promised` the places of batches that are just being accepted.
@@ -84,12 +87,14 @@ class WaveScheduler:
         wave_limit: int,
         in_flight: int = 1,
         cap_s: float | None = None,
+        wait_s: float = 0.0,
         durations: Durations | None = None,
     ) -> None:
         self._queue_limit = queue_limit
         self._wave_limit = wave_limit
         self._in_flight_limit = in_flight
         self._cap_s = cap_s
+        self._wait_s = wait_s
         self._lines: OrderedDict[str, _Line] = OrderedDict()
         self._out: dict[int, Wave] = {}
         self._paced_from = 0.0
@@ -98,6 +103,7 @@ class WaveScheduler:
         self.promised = 0
         self.waves_started = 0
         self.last_wave_at: float | None = None
+        self.retry_at: float | None = None
 
     # ---- joining and leaving the queue
 
@@ -182,8 +188,14 @@ class WaveScheduler:
 
     # ---- waves
 
-    def next_wave(self, now: float) -> Wave | None:
-        """The next wave, or None while the engine has enough or nobody is ready."""
+    def next_wave(self, now: float, *, denoising: bool = False) -> Wave | None:
+        """The next wave, or None while the engine has enough, nobody is ready, or the wave waits for company; then
+        `retry_at` says until when, if time alone decides.
+
+        Args:
+            denoising: a wave is out and still denoises.
+        """
+        self.retry_at = None
         if len(self._out) >= self._in_flight_limit:
             return None
         head = next((line.tickets[line.ready[0]] for line in self._lines.values() if line.ready), None)
@@ -203,6 +215,13 @@ class WaveScheduler:
                 elif expected is not None:
                     expected = None if share is None else expected + share
                 members.append(ticket)
+        if len(members) < self._wave_limit:
+            if denoising:
+                return None
+            patience = self._lines[head.batch].since + self._wait_s
+            if now < patience:
+                self.retry_at = patience
+                return None
         for ticket in members:
             self._take(ticket)
         if head.batch in self._lines:
