@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cosmos3_serve.contract.binding import bind_partial, bind_response
 from cosmos3_serve.contract.prepare import prepare_request
+from cosmos3_serve.contract.request import BatchRequest
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import ContractViolation
 
@@ -202,6 +203,14 @@ def test_a_text_answer_is_not_bound_to_frames():
     body = response()
     body["outputs"][2]["args"]["num_frames"] = 9
     assert bind_response(REQUEST, body)
+
+
+def test_an_unknown_mode_is_refused_even_when_it_was_asked_for():
+    request = BatchRequest(samples=[{"name": "a", "model_mode": "tex2image", "num_frames": 1}], request_id="req")
+    outputs = [result("a", "tex2image", 1, ["vision.jpg"])]
+    artifacts = [{"sample": "a", "path": "req/a/vision.jpg", "bytes": 3, "sha256": SHA}]
+    with pytest.raises(ContractViolation, match="unknown"):
+        bind_response(request, {**response(), "batch_size": 1, "outputs": outputs, "artifacts": artifacts})
 
 
 def test_rules_apply_in_the_documented_order():
