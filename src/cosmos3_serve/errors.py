@@ -7,6 +7,7 @@ break while it works, and what is left unfinished.
     ├── InputError                 exit 2   the caller can fix it
     │   ├── UsageError             ---      command line or settings
     │   ├── InvalidRequestId       400      request_id is not a safe name
+    │   ├── InvalidRequest         400      a chat body that cannot be read, or media that cannot be had
     │   ├── InvalidSessionKey      400      a session header that is too long, ambiguous or not printable
     │   ├── StorageAuthorizationError 400   a URI outside the allowed roots, or one that cannot be fetched exactly
     │   ├── ModelNotLoaded         404      another model than the loaded one
@@ -148,6 +149,10 @@ class UsageError(InputError):
 class InvalidRequestId(InputError):
     code, title, status = "invalid_request_id", "Invalid request id", 400
     default_remedy = "use 1 to 128 of A-Z a-z 0-9 . _ -, starting with a letter or digit, or leave it empty"
+
+
+class InvalidRequest(InputError):
+    code, title, status = "invalid_request", "Invalid request", 400
 
 
 class InvalidSessionKey(InputError):

@@ -1,0 +1,62 @@
+"""MediaPart: one image or video of a chat body, and where its bytes are to come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["image", "video"]
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """A data URL: its declared type and the base64 text, still inside the request's body.
+
+    `text` is a view: it keeps the body alive and copies nothing. `plain`: it is still raw JSON text, in which a control
+    character is an error.
+    """
+
+    mime: str
+    text: memoryview
+    base64: bool = True
+    plain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UrlSource:
+    """An https, http or s3 URL as the client wrote it."""
+
+    scheme: Literal["https", "http", "s3"]
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """`file-id:<id>`: an upload of the same tenant."""
+
+    file_id: str
+
+
+Source = DataSource | UrlSource | FileSource
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPart:
+    """
+    Args:
+        kind: what the part says it is.
+        where: index of the message, index of the part in its content.
+        source: where the bytes are.
+        options: everything in the request that changes the tokens made of the bytes: the part's own extra keys and the
+            request's `mm_processor_kwargs` and `media_io_kwargs`.
+    """
+
+    kind: Kind
+    where: tuple[int, int]
+    source: Source
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def param(self) -> str:
+        return f"messages[{self.where[0]}].content[{self.where[1]}]"
