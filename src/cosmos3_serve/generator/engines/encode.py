@@ -41,10 +41,10 @@ def write_mp4(path: Path, frames: Frames, fps: float, quality: int) -> None:
             fps=fps,
             codec="libx264",
             pixelformat="yuv420p",
-            quality=quality,
+            quality=None,  # imageio's own scale, spelled out below, since imageio refuses its 0
             macro_block_size=1,
             ffmpeg_log_level="error",
-            output_params=["-threads", _THREADS],
+            output_params=["-crf", str(int((1 - quality / 10) * 51)), "-threads", _THREADS],
         )
         with writer:
             for frame in frames:

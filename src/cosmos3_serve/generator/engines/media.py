@@ -63,14 +63,12 @@ def read_media(
     """
     if is_image(path):
         image = read_image(path, field)
-        return Clip(_frame(image, size)[None], 1.0)
+        return Clip(_frame(image, size, field)[None], 1.0)
     kept: deque[Frames] = deque(maxlen=max_frames if keep == "last" else None)
     stored = 0
     video = _Video(path, field)
-    for index, image in enumerate(video.frames()):
-        if keep == "first" and max_frames is not None and index >= max_frames:
-            break
-        frame = _frame(image, size)
+    for image in video.frames():
+        frame = _frame(image, size, field)
         stored += frame.nbytes if kept.maxlen is None or len(kept) < kept.maxlen else 0
         if stored > MAX_CLIP_BYTES:
             raise invalid(
@@ -81,6 +79,8 @@ def read_media(
         if kept and frame.shape != kept[0].shape:
             raise invalid(field, "the frame size changes within the clip")
         kept.append(frame)
+        if keep == "first" and len(kept) == max_frames:
+            break
     if not kept:
         raise invalid(field, "the video holds no frame that can be decoded")
     return Clip(np.stack(kept), video.fps)
@@ -101,27 +101,29 @@ def read_image(path: Path, field: str) -> Image.Image:
         raise
     except UnidentifiedImageError:
         raise invalid(field, "the file is no PNG, JPEG or WebP image") from None
+    except Image.DecompressionBombError:
+        raise invalid(field, f"the image exceeds {MAX_PIXELS // 1024**2} megapixels") from None
     except MemoryError:
         raise
     except Exception as error:  # Pillow's decoders raise whatever their parsing trips over
         raise invalid(field, f"the image is damaged ({type(error).__name__})") from None
 
 
-def cover(image: Image.Image, width: int, height: int) -> Image.Image:
+def cover(image: Image.Image, width: int, height: int, field: str) -> Image.Image:
     """Resize so that the image just covers width x height, keeping its aspect, and crop the centre."""
     if image.size == (width, height):
         return image
     scale = max(width / image.width, height / image.height)
     wide, high = math.ceil(scale * image.width), math.ceil(scale * image.height)
     if wide * high > MAX_PIXELS:  # a sliver blown up to cover the canvas
-        raise SampleError(SampleCode.INPUT_INVALID, f"aspect ratio {image.width}:{image.height} is too extreme")
+        raise invalid(field, f"aspect ratio {image.width}:{image.height} is too extreme")
     left, top = round((wide - width) / 2), round((high - height) / 2)
     resized = image.resize((wide, high), Image.Resampling.BILINEAR)
     return resized.crop((left, top, left + width, top + height))
 
 
-def _frame(image: Image.Image, size: tuple[int, int] | None) -> Frames:
-    frame: Frames = np.asarray(cover(image, *size) if size else image, dtype=np.uint8)
+def _frame(image: Image.Image, size: tuple[int, int] | None, field: str) -> Frames:
+    frame: Frames = np.asarray(cover(image, *size, field) if size else image, dtype=np.uint8)
     return frame
 
 
