@@ -72,7 +72,8 @@ class Settings(BaseModel):
                 for e in error.errors()
             ]
             text = "; ".join(f"{e.field}: {e.message}" for e in found)
-            raise UsageError(f"invalid settings: {text}", errors=found) from None
+            remedy = "see the allowed values: the same command with --help"
+            raise UsageError(f"invalid settings: {text}", remedy=remedy, errors=found) from None
 
 
 Engine = Literal["framework", "diffusers"]
