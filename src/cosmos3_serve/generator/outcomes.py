@@ -51,7 +51,10 @@ def public_outputs(
         directory: the sample's directory relative to the output root.
         given: staged path to the URI that the client gave.
     """
-    args = _rewritten(result.args, output_root.rstrip("/") + "/", given)
+    root = output_root.rstrip("/") + "/"
+    # An engine may say a staged path as it got it, or relative to the output root.
+    given = {**given, **{path.removeprefix(root): uri for path, uri in given.items()}}
+    args = _rewritten(result.args, root, given)
     args["output_dir"] = directory
     return {**result.model_dump(mode="json"), "args": args, "message": None, "stack_trace": None}
 
