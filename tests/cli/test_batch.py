@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from support.baseline_server import BaselineServer
 from support.ledger_server import LedgerFaults, LedgerServer
 
-from cosmos3_serve.cli import batch, main
+from cosmos3_serve.cli import main
 
 SAMPLES = [{"name": "a", "model_mode": "reasoner", "prompt": "p"}]
 
@@ -36,9 +35,7 @@ def server(tmp_path: Path) -> Iterator[LedgerServer]:
 
 
 def run(*argv: str) -> int:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    batch.register(app)
-    return main.run(app, "cosmos3", argv)
+    return main.run(main.build(), "cosmos3", argv)
 
 
 def arguments(tmp_path: Path, *more: str) -> list[str]:
@@ -113,18 +110,10 @@ def test_health(tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: boo
     assert run("ray-health", "--endpoint", server.endpoint, *more) == 4
 
 
-RUNNER = (
-    "import sys, typer\n"
-    "from cosmos3_serve.cli import batch, main\n"
-    "app = typer.Typer(pretty_exceptions_enable=False); batch.register(app)\n"
-    "sys.exit(main.run(app, 'cosmos3'))\n"
-)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_run_that_resumes(server: LedgerServer, tmp_path: Path, number: signal.Signals) -> None:
     server.steps, server.step_s = 4, 0.3
-    command = [sys.executable, "-c", RUNNER, *arguments(tmp_path, "--endpoint", server.endpoint)]
+    command = [sys.executable, "-m", "cosmos3_serve.cli.main", *arguments(tmp_path, "--endpoint", server.endpoint)]
     environ: dict[str, Any] = {**os.environ}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
         assert process.stderr is not None
