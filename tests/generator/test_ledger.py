@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +19,10 @@ from cosmos3_serve.contract.ledger_view import BatchState
 from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.errors import Conflict, NotFound, NotReady, SampleCode, ServiceFailure, StartRefused
 from cosmos3_serve.generator import journal as journal_module
-from cosmos3_serve.generator.batch import Batch, accepted, sample_failed, sample_state
+from cosmos3_serve.generator.batch import Batch, accepted, sample_failed, sample_staged, sample_state
 from cosmos3_serve.generator.journal import read_journal
 from cosmos3_serve.generator.ledger import Ledger
+from cosmos3_serve.generator.recovery import recover
 
 HOME = Path(".cosmos3") / "ledger"
 REQUEST = {"samples": [{"name": "a"}, {"name": "b"}, {"name": "c"}], "model": "m", "request_id": "r1"}
@@ -116,10 +116,8 @@ async def test_what_a_restart_does_to_samples_in_each_state(
 
 async def test_killed_at_every_byte_of_the_journal(tmp_path: Path) -> None:
     """Whatever length the journal has at a power cut, the start works and tells a state that the batch was in."""
-    source = tmp_path / "source"
-    await ran(source)
-    home = source / HOME / "r1"
-    (home / "summary.json").unlink()
+    await ran(tmp_path)
+    home = tmp_path / HOME / "r1"
     data = (home / "journal.jsonl").read_bytes()
     first = data.index(b"\n") + 1
     steps = {
@@ -129,21 +127,20 @@ async def test_killed_at_every_byte_of_the_journal(tmp_path: Path) -> None:
         3: ["succeeded", "succeeded", "engine_failed"],
     }
     for cut in range(len(data) + 1):
-        root = tmp_path / "cut"
-        shutil.copytree(source, root)
-        (root / HOME / "r1" / "journal.jsonl").write_bytes(data[:cut])
-        ledger = await opened(root)
-        summary = ledger.find("r1")
-        assert summary is not None
+        (home / "summary.json").unlink(missing_ok=True)
+        (home / "journal.jsonl").write_bytes(data[:cut])
+        summaries, live = recover(tmp_path, 9.0)
+        written = data[:cut].count(b"\n") - 1
         if cut < first:
             # Acceptance is renamed into place only after it is on disk, so this is damage, not a crash.
-            assert summary.damage is not None
+            assert not live and summaries[0].damage is not None
+        elif written == 4:
+            assert not live and summaries[0].state is BatchState.FAILED and summaries[0].damage is None
         else:
-            written = data[:cut].count(b"\n") - 1
-            assert states(await ledger.load("r1")) == steps[min(written, 3)]
-            assert (ledger.live("r1") is None) == (written == 4)
-        await ledger.close()
-        shutil.rmtree(root)
+            ((batch, journal),) = live
+            assert states(batch) == steps[written]
+            # And what the start settled is itself on disk: the next start finds nothing more to settle.
+            assert Batch.replay(read_journal(journal.path).records) == batch
 
 
 async def test_a_process_killed_while_it_writes_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
@@ -212,6 +209,41 @@ def test_no_content_of_a_ledger_file_stops_a_start(tmp_path: Path, junk: bytes, 
         (home / name).write_bytes(junk)
         ledger = await opened(root)
         assert ledger.find("r1") is not None
+        await ledger.close()
+
+    asyncio.run(attempt())
+
+
+RECORDS = st.lists(
+    st.one_of(
+        st.builds(sample_state, st.integers(0, 2), st.sampled_from(SampleState), st.just(2.0)),
+        st.builds(sample_failed, st.integers(0, 2), st.sampled_from(SampleCode), st.text(), st.just(2.0)),
+        st.builds(sample_staged, st.integers(0, 2), st.just([{"uri": "s3://b/k"}]), st.just(2.0)),
+        st.just({"kind": "started", "at": 2.0}),
+        st.just({"kind": "cancel", "at": 2.0}),
+        st.just({"kind": "detached"}),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(records=RECORDS)
+def test_what_is_read_again_is_what_was_seen(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    async def attempt() -> None:
+        root = tmp_path / os.urandom(8).hex()
+        ledger = await opened(root)
+        batch = await ledger.accept(acceptance(), REQUEST)
+        for record in records:
+            await ledger.write("r1", record, sync=False)
+        assert Batch.replay(await ledger.records("r1")) == batch
+        seen = states(batch)
+        await ledger.close()
+        ledger = await opened(root)
+        again = await ledger.load("r1")
+        for before, after in zip(seen, states(again), strict=True):
+            gone = {"running", "staging"} if batch.detached else {"running", "staging", "queued"}
+            assert after == ("interrupted" if before in gone else before)
         await ledger.close()
 
     asyncio.run(attempt())

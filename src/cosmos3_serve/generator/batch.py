@@ -107,7 +107,7 @@ class Batch:
             case "sample":
                 self._apply_sample(self.samples[record["i"]], record)
             case "staged":
-                self.samples[record["i"]].state = SampleState(record["state"])
+                self._apply_sample(self.samples[record["i"]], record)
                 self.samples[record["i"]].inputs = list(record["inputs"])
             case "started":
                 self.started_at = record["at"]
@@ -128,6 +128,8 @@ class Batch:
     @staticmethod
     def _apply_sample(sample: Sample, record: Mapping[str, Any]) -> None:
         sample.state = SampleState(record["state"])
+        if not sample.state.ended:
+            sample.code = sample.message = None
         for name in RESULT_FIELDS:
             if name in record:
                 setattr(sample, name, record[name])

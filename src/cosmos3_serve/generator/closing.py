@@ -62,6 +62,7 @@ class Closing:
         if batch is None or expected is None or expected.closing or not batch.samples_ended:
             return
         expected.closing = True
+        await self._stager.close(request_id)
         try:
             try:
                 requested = (await self._ledger.request(request_id))["samples"]
@@ -72,8 +73,7 @@ class Closing:
         except Exception as error:
             log.error("response_failed", exception=type(error).__name__)
             expected.failure = ServiceFailure("the response of the batch could not be made", code="response_failed")
-        finally:
-            await self._stager.close(request_id)
-            if self._ledger.live(request_id) is None:
+        else:
+            if self._expected.get(request_id) is expected:  # else it was reopened in this very moment
                 del self._expected[request_id]
-            expected.over.set()
+        expected.over.set()

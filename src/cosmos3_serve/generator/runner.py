@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cosmos3_serve.errors import Cosmos3Error, EngineStalled, SampleCode, SampleError
 from cosmos3_serve.generator.engines.job import EngineJob, EngineResult
@@ -95,7 +96,8 @@ class WaveRunner:
         pending: set[asyncio.Future[EngineResult]] = set(calls)
         try:
             while pending and not flight.aborted.done():
-                done, _ = await asyncio.wait([*pending, flight.aborted], return_when=asyncio.FIRST_COMPLETED)
+                either: list[asyncio.Future[Any]] = [*pending, flight.aborted]
+                done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 for call in [call for call in calls if call in done]:
                     pending.discard(call)
                     result, error = _judged(calls[call], call)

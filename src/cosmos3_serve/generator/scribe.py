@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import structlog
 
+from cosmos3_serve.contract.ledger_view import BatchEvent
 from cosmos3_serve.errors import NotReady
 from cosmos3_serve.generator.batch import Batch, Record, Summary
-from cosmos3_serve.generator.events import BatchEvent, EventHub, event_of
+from cosmos3_serve.generator.events import EventHub, event_of
 from cosmos3_serve.generator.ledger import Ledger
 from cosmos3_serve.generator.ports import Clock, Observer
 
