@@ -1,6 +1,6 @@
 """TokenBook: which bearer tokens are valid now and which tenant each belongs to (source: rulings, generator 17).
 
-A token comes from `NPA_COSMOS3_RAY_TOKEN` (tenant `default`), or from a file of `name:token` lines that is read again
+A token comes from an environment variable (tenant `default`), or from a file of `name:token` lines that is read again
 when it changes, or from both. Several tokens may be valid at once, also several of one tenant, so that a token can be
 replaced without a moment in which neither or only one side knows it. The book keeps digests, never the tokens.
 """
@@ -48,15 +48,21 @@ class TokenBook:
         env_token: token of the tenant `default`, or None.
         path: file with one `name:token` a line; blank lines and lines that begin with `#` are skipped.
         clock: seconds, monotonic.
+        names: the variables that hold token and path, for messages.
 
     Raises:
         StartRefused: no token at all, or one that cannot be a token.
     """
 
     def __init__(
-        self, env_token: str | None, path: Path | None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        env_token: str | None,
+        path: Path | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        names: tuple[str, str] = (TOKEN_ENV, TOKEN_FILE_ENV),
     ) -> None:
-        self._fixed = [_entry(DEFAULT_TENANT, env_token, TOKEN_ENV)] if env_token is not None else []
+        self._fixed = [_entry(DEFAULT_TENANT, env_token, names[0])] if env_token is not None else []
         self._path = path
         self._clock = clock
         self._lock = asyncio.Lock()
@@ -71,15 +77,17 @@ class TokenBook:
             raise StartRefused(
                 "no bearer token is configured",
                 code="token_missing",
-                remedy=f"set {TOKEN_ENV}, or {TOKEN_FILE_ENV} to a file with one `name:token` a line",
+                remedy=f"set {names[0]}, or {names[1]} to a file with one `name:token` a line",
             )
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str] | None = None) -> TokenBook:
+    def from_environ(
+        cls, environ: Mapping[str, str] | None = None, *, token_env: str = TOKEN_ENV, file_env: str = TOKEN_FILE_ENV
+    ) -> TokenBook:
         """The book that the environment describes. Raises StartRefused as the constructor does."""
         environ = os.environ if environ is None else environ
-        file = environ.get(TOKEN_FILE_ENV, "").strip()
-        return cls(environ.get(TOKEN_ENV) or None, Path(file) if file else None)
+        file = environ.get(file_env, "").strip()
+        return cls(environ.get(token_env) or None, Path(file) if file else None, names=(token_env, file_env))
 
     def __len__(self) -> int:
         return len(self._entries)
