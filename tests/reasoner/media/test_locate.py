@@ -41,7 +41,7 @@ def refusal(value: Any, limits: MediaLimits = LIMITS) -> Cosmos3Error:
 
 
 def seen(data: bytes, limits: MediaLimits = LIMITS) -> Any:
-    """What came out, comparable; or that it was refused (a broken data URL may be found out later than in plain JSON)."""
+    """What came out, comparable; or that it was refused (a broken data URL may be found out later than otherwise)."""
     try:
         found = locate(data, limits)
         parts = [

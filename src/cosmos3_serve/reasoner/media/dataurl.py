@@ -11,7 +11,7 @@ from cosmos3_serve.reasoner.media.refusal import bad, too_large, unsupported
 try:
     from pybase64 import b64decode as _b64decode  # fifty times faster than the standard library's
 except ImportError:  # pragma: no cover - the `reasoner` extra brings it
-    from base64 import b64decode as _b64decode
+    from base64 import b64decode as _b64decode  # type: ignore[assignment]
 
 MAX_HEADER = 256
 FRAMES_REMEDY = "join the frames to one video: ffmpeg -framerate 2 -i FRAME%04d.jpg OUTPUT.mp4, or send image_url parts"

@@ -74,7 +74,7 @@ def locate(raw: bytes | bytearray | memoryview, limits: MediaLimits) -> Located:
 
 def _cuts(data: bytes | bytearray) -> list[tuple[int, int]]:
     """Spans (start, end) of what looks like big data URLs: between the quotes, quotes left out."""
-    cuts = []
+    cuts: list[tuple[int, int]] = []
     at = data.find(_MARK)
     while at >= 0 and len(cuts) < MAX_CUTS:
         start = at + 1
