@@ -46,7 +46,9 @@ def make_job(root: Path, name: str, *, request_id: str = "r", seed: int = 1, **f
     return EngineJob(request_id=request_id, name=name, output_dir=str(directory), args=args)
 
 
-def generate(engine: DiffusersEngine, *jobs: EngineJob, cancelled: Any = None, on_step: Any = None) -> list[EngineResult]:
+def generate(
+    engine: DiffusersEngine, *jobs: EngineJob, cancelled: Any = None, on_step: Any = None
+) -> list[EngineResult]:
     """One wave, finished."""
     items = engine.denoise(list(jobs), on_step or (lambda *_: None), cancelled or (lambda key: False))
     return [engine.finish(item) for item in items]

@@ -29,11 +29,10 @@ def write_video(path: Path, content: np.ndarray, fps: float = 24) -> Path:
 def write_all(folder: Path) -> dict[str, str]:
     """Named files in `folder`; all at the size that 256 at 16,9 resolves to, unless the name says otherwise."""
     Image.fromarray(picture(320, 192)).save(folder / "image.png")
-    Image.fromarray(picture(400, 300)).save(folder / "other.jpg", quality=92)
     write_video(folder / "clip.mp4", frames(13))
     write_video(folder / "wide.mp4", frames(9, 400, 200), fps=10)
     for index, hint in enumerate(("edge", "blur", "depth", "seg", "wsm")):
-        write_video(folder / f"{hint}.mp4", np.roll(frames(9), 40 * index, axis=2))
+        write_video(folder / f"{hint}.mp4", np.roll(frames(6), 40 * index, axis=2))
     Image.fromarray(picture(256, 256)).save(folder / "control.png")
     actions = [[round(0.01 * (i + j), 3) for j in range(10)] for i in range(6)]
     (folder / "actions.json").write_text(json.dumps(actions))
