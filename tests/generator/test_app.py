@@ -172,7 +172,11 @@ async def test_before_the_start_and_while_draining_nothing_is_taken(
     assert (answer.status_code, answer.json()["code"]) == (503, "not_ready") and "retry-after" in answer.headers
     assert (await client.get("/v1/batches")).status_code == 503
     assert (await client.get("/health")).status_code == 200
-    front.desk, front.draining = desk, True
+    front.desk, front.accepting = desk, False
+    answer = await client.post("/v1/batches", json=body())
+    assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+    assert (await client.get("/v1/batches")).status_code == 200
+    front.accepting, front.draining = True, True
     answer = await client.post("/v1/batches", json=body())
     assert (answer.status_code, answer.json()["code"]) == (503, "draining")
     assert (await client.get("/v1/batches")).status_code == 200

@@ -35,6 +35,7 @@ class _Batch:
     request: BatchRequest
     tenant: str
     state: BatchState = BatchState.RUNNING
+    detached: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     events: list[BatchEvent] = field(default_factory=list)
@@ -71,11 +72,12 @@ class FakeDesk:
             raise NotFound("no such batch")
         return batch
 
-    async def submit(self, request: BatchRequest, *, tenant: str) -> BatchView:
+    async def submit(self, request: BatchRequest, *, tenant: str, detached: bool = False) -> BatchView:
         if self.refuse:
             raise self.refuse
         request_id = request.request_id or f"drawn-{len(self.batches)}"
         known = self.batches.setdefault(request_id, _Batch(request, tenant))
+        known.detached = known.detached or detached
         if body_sha256(known.request) != body_sha256(request):
             raise Conflict("same id, other body")
         return await self.view(request_id, tenant=tenant)
@@ -122,7 +124,8 @@ class FakeDesk:
         return await self.view(request_id, tenant=tenant)
 
     async def abandon(self, request_id: str, *, tenant: str) -> None:
-        self.abandoned.append(request_id)
+        if not self.batches[request_id].detached:
+            self.abandoned.append(request_id)
 
     async def artifact(self, path: str, *, tenant: str) -> File:
         owner, file = self.files.get(path, ("", None))
@@ -146,6 +149,7 @@ def make_front(desk: FakeDesk | None, book: TokenBook, **settings: Any) -> Front
         system=_system,
         max_ongoing=24,
         desk=desk,
+        accepting=True,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -24,12 +25,15 @@ class RayEngine:
     """Args:
     handle: of the model deployment.
     app, deployment: their names in Serve, to find the replicas by.
+    on_replaced: told after a replica was killed to be replaced.
     """
 
-    def __init__(self, handle: Any, *, app: str, deployment: str) -> None:
+    def __init__(
+        self, handle: Any, *, app: str, deployment: str, on_replaced: Callable[[], None] = lambda: None
+    ) -> None:
         self._handle = handle
         self._prefix = f"SERVE_REPLICA::{app}#{deployment}#"
-        self.replacements = 0
+        self._on_replaced = on_replaced
 
     async def info(self) -> EngineInfo:
         return EngineInfo.model_validate(await self._control(self._handle.info.remote()))
@@ -59,7 +63,7 @@ class RayEngine:
     async def replace(self) -> None:
         """Kill the model's replicas; Serve starts new ones. A wedged process is not asked: it would not answer."""
         killed = await asyncio.to_thread(self._kill)
-        self.replacements += 1
+        self._on_replaced()
         log.warning("engine_replaced", replicas=killed)
 
     def _kill(self) -> int:

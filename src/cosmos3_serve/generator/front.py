@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ class Artifact(Protocol):
 class Desk(Protocol):
     """What the routes ask of the coordinator. Batches of other tenants are NotFound throughout."""
 
-    async def submit(self, request: BatchRequest, *, tenant: str) -> BatchView: ...
+    async def submit(self, request: BatchRequest, *, tenant: str, detached: bool = False) -> BatchView: ...
     async def wait_ended(self, request_id: str, *, tenant: str) -> None: ...
     async def response(self, request_id: str, *, tenant: str) -> bytes: ...
     async def view(self, request_id: str, *, tenant: str) -> BatchView: ...
@@ -43,45 +42,39 @@ class Desk(Protocol):
     async def artifact(self, path: str, *, tenant: str) -> Artifact: ...
 
 
+def guardrails_effective(engine: EngineInfo | None) -> bool:
+    """Whether the engine really checks, which is another question than whether it was told to."""
+    return engine is not None and bool(engine.guardrails.get("applied"))
+
+
 class Waiters:
-    """Who waits for which batch over a blocking POST, so that a lost client ends its own batch and no other's.
+    """How many clients wait for which batch over a blocking POST: the last one to leave gives the batch up.
 
-    A batch is given up when the last of its blocking clients leaves, unless it was also asked for asynchronously: that
-    one ends only by DELETE (source: rulings, generator 10).
-
-    Args:
-        remember: batches that were asked for asynchronously; at least as many as can be unfinished at once.
+    Whether a batch can be given up at all is the coordinator's to know (source: rulings, generator 10).
     """
 
-    def __init__(self, remember: int) -> None:
+    def __init__(self) -> None:
         self._waiting: dict[tuple[str, str], int] = {}
-        self._detached: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._remember = remember
-
-    def detach(self, tenant: str, request_id: str) -> None:
-        """An asynchronous POST asked for the batch."""
-        self._detached[tenant, request_id] = None
-        self._detached.move_to_end((tenant, request_id))
-        while len(self._detached) > self._remember:
-            self._detached.popitem(last=False)
 
     def arrive(self, tenant: str, request_id: str) -> None:
         self._waiting[tenant, request_id] = self._waiting.get((tenant, request_id), 0) + 1
 
     def leave(self, tenant: str, request_id: str) -> bool:
-        """One client is gone or served. Whether nobody is left who wants the batch."""
+        """One client is gone or served. Whether none is left."""
         key = (tenant, request_id)
         left = self._waiting.pop(key) - 1
         if left:
             self._waiting[key] = left
-        return not left and key not in self._detached
+        return not left
 
 
 @dataclass(slots=True)
 class Front:
-    """The parts, named. `desk` is None until the service can take batches; then POST answers 503.
+    """The parts, named.
 
     Attributes:
+        desk: None until the ledger is open; until then every batch route answers 503.
+        accepting: false until the canary has passed, and POST answers 503.
         engine: what the engine said about itself, None until it answered.
         system: fills `GET /system-info`; may take a while, must not block the loop.
         max_ongoing: concurrency of the model deployment, as `/ready` reports it.
@@ -97,9 +90,7 @@ class Front:
     system: Callable[[], Awaitable[Mapping[str, Any]]]
     max_ongoing: int
     desk: Desk | None = None
+    accepting: bool = False
     engine: EngineInfo | None = None
     draining: bool = False
-    waiters: Waiters = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.waiters = Waiters(self.settings.queue_limit + 2 * self.settings.max_batch_size + 64)
+    waiters: Waiters = field(default_factory=Waiters)

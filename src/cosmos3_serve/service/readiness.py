@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import structlog
 
@@ -23,6 +24,7 @@ class Finding:
     reason: str
 
 
+T = TypeVar("T")
 Verdict = tuple[bool, str]
 Check = Callable[[], Verdict] | Callable[[], Awaitable[Verdict]]
 
@@ -53,22 +55,22 @@ class Readiness:
         return Finding(name, bool(ok), reason)
 
 
-class Remembered:
-    """An expensive check asked at most every `ttl_s` seconds, and by one caller at a time."""
+class Remembered(Generic[T]):
+    """An expensive answer, asked for at most every `ttl_s` seconds, by one caller at a time. Failures are not kept."""
 
     def __init__(
-        self, check: Callable[[], Awaitable[Verdict]], ttl_s: float, clock: Callable[[], float] = time.monotonic
+        self, ask: Callable[[], Awaitable[T]], ttl_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._check = check
+        self._ask = ask
         self._ttl_s = ttl_s
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._last: tuple[float, Verdict] | None = None
+        self._last: tuple[float, T] | None = None
 
-    async def __call__(self) -> Verdict:
+    async def __call__(self) -> T:
         async with self._lock:
             if self._last is None or self._clock() - self._last[0] >= self._ttl_s:
                 self._last = None
-                verdict = await self._check()
-                self._last = (self._clock(), verdict)
+                answer = await self._ask()
+                self._last = (self._clock(), answer)
             return self._last[1]

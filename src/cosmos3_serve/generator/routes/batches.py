@@ -41,9 +41,9 @@ def batch_routes(front: Front) -> list[Route]:
         batch = await asyncio.to_thread(_parse, body, settings.max_samples)
         if batch.model != settings.model:
             raise ModelNotLoaded(f"model {batch.model!r} is not loaded", remedy=f"use {settings.model!r}")
-        view = await _accepting(front).submit(batch, tenant=tenant)
-        if _wants_async(request):
-            front.waiters.detach(tenant, view.request_id)
+        detached = _wants_async(request)
+        view = await _accepting(front).submit(batch, tenant=tenant, detached=detached)
+        if detached:
             return _view(view, 202, {"Location": _path(view.request_id), "Preference-Applied": "respond-async"})
         if not await _wait(front, desk, request, view.request_id, tenant):
             return Response(status_code=499)  # nobody reads it: the client has left
@@ -127,6 +127,8 @@ def _desk(front: Front) -> Desk:
 def _accepting(front: Front) -> Desk:
     if front.draining:
         raise Draining("the service is shutting down and takes no new batch", retry_after_s=RETRY_S)
+    if not front.accepting:
+        raise NotReady("the service is starting", remedy="GET /ready says what it waits for", retry_after_s=RETRY_S)
     return _desk(front)
 
 

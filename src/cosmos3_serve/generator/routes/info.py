@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from cosmos3_serve.contract.readiness import Check, ReadyReport
 from cosmos3_serve.errors import NotReady
-from cosmos3_serve.generator.front import Front
+from cosmos3_serve.generator.front import Front, guardrails_effective
 from cosmos3_serve.service.metrics import CONTENT_TYPE
 from cosmos3_serve.service.problems import problem_message
 
@@ -71,7 +71,7 @@ async def ready_report(front: Front) -> ReadyReport:
         checkpoint_revision=engine.checkpoint_revision if engine else None,
         checkpoint_digest=engine.checkpoint_digest if engine else None,
         weights=engine.weights if engine else "unknown",
-        guardrails_effective=bool(engine and engine.guardrails.get("effective", False)),
+        guardrails_effective=guardrails_effective(engine),
         max_num_seqs=engine.max_num_seqs if engine else None,
         checks=checks,
     )

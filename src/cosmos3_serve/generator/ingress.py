@@ -1,0 +1,203 @@
+"""IngressReplica: the Serve deployment that answers the public port and owns the ledger.
+
+It calls the model through a Serve handle and serves HTTP itself, in its own event loop: Serve's proxies are off. The
+HTTP server is up before anything else, so that /health and /ready answer while weights load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+import ray
+import structlog
+from ray import serve
+
+from cosmos3_serve.contract.profile import EngineProfile, diffusers_profile
+from cosmos3_serve.contract.wire import APP_NAME
+from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.generator.app import build_app
+from cosmos3_serve.generator.canary import Canary
+from cosmos3_serve.generator.checks import ServiceChecks
+from cosmos3_serve.generator.coordinator import Coordinator
+from cosmos3_serve.generator.engine_port import RayEngine, serve_status
+from cosmos3_serve.generator.front import Front
+from cosmos3_serve.generator.ledger import Ledger
+from cosmos3_serve.generator.model import max_ongoing
+from cosmos3_serve.generator.ports import SystemClock
+from cosmos3_serve.generator.routes.info import ready_report
+from cosmos3_serve.generator.staging import Stager
+from cosmos3_serve.generator.system import SystemInfo
+from cosmos3_serve.service import logs
+from cosmos3_serve.service.http_server import HttpServer
+from cosmos3_serve.service.metrics import GeneratorMetrics, QueueFigures
+from cosmos3_serve.service.readiness import Readiness
+from cosmos3_serve.service.tokens import TokenBook
+from cosmos3_serve.settings import GeneratorSettings
+from cosmos3_serve.storage.roots import AllowedRoots
+from cosmos3_serve.weights.checkpoint import TINY, Checkpoint
+
+log = structlog.get_logger(__name__)
+
+NAME = "ingress"
+HTTP_GRACE_S = 5.0
+RETRY_S = 1.0
+
+
+class IngressReplica:
+    """Args:
+    model: handle of the model deployment.
+    port: of the public socket; 0 picks one, `status` says which.
+
+    Raises:
+        StartRefused: no token, or the port is taken.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it, in the loop that the calls run in
+        self, settings: GeneratorSettings, checkpoint: Checkpoint, model: Any, port: int, source_revision: str
+    ) -> None:
+        logs.configure(settings.log_level)
+        self._settings = settings
+        self._metrics = metrics = GeneratorMetrics()
+        profile = profile_of(checkpoint)
+        self._engine = RayEngine(model, app=APP_NAME, deployment=settings.model, on_replaced=self._replaced)
+        self._canary = Canary(self._engine, profile, settings.output_path)
+        self._front = Front(
+            settings=settings,
+            profile=profile,
+            source_revision=source_revision,
+            book=TokenBook.from_environ(),
+            metrics=metrics,
+            readiness=Readiness(),
+            system=SystemInfo(
+                {
+                    "framework_revision": profile.revision,
+                    "server_source_revision": source_revision,
+                    "model": settings.model,
+                    "max_batch_size": settings.max_batch_size,
+                    "max_num_seqs": settings.inference_batch_limit,
+                },
+                lambda: self._front.engine,
+                ray.cluster_resources,
+            ),
+            max_ongoing=max_ongoing(settings),
+        )
+        stager = Stager(
+            settings.output_path,
+            AllowedRoots.parse(settings.allowed_s3_roots),
+            max_bytes=settings.max_input_bytes,
+            timeout_s=settings.input_timeout_s,
+            observer=metrics,
+        )
+        clock = SystemClock()
+        ledger = Ledger(settings.output_path, clock)
+        self._coordinator = Coordinator(
+            settings, profile, self._engine, ledger, stager, clock, source_revision=source_revision, observer=metrics
+        )
+        metrics.watch_queue(self._queue)
+        self._checks = ServiceChecks(self._front, self._canary, self._serve_status, self._coordinator.stats)
+        self._checks.register(self._front.readiness)
+        self._server = HttpServer(build_app(self._front), settings.host, port)
+        await self._server.start()
+        self._tasks = [asyncio.create_task(self._begin())]
+
+    async def _begin(self) -> None:
+        """Open the ledger, learn what the engine is, let the canary pass; then take batches."""
+        try:
+            await self._coordinator.start()
+            self._front.desk = self._coordinator
+            await self._learn_engine()
+            await self._canary.run()
+            await self._coordinator.ready()
+        except Cosmos3Error as error:
+            self._checks.failure = error
+            log.error("ingress_cannot_start", code=error.stable_code, reason=error.detail)
+            return
+        self._front.accepting = True
+        log.info("accepting_batches", port=self._server.port)
+
+    async def _learn_engine(self) -> None:
+        while self._front.engine is None:
+            try:
+                self._front.engine = await self._engine.info()
+            except (Cosmos3Error, TimeoutError):
+                await asyncio.sleep(RETRY_S)  # weights load
+
+    def _replaced(self) -> None:
+        self._metrics.engine_replaced()
+        self._canary.reset("the engine was replaced; the canary runs again")
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._tasks.append(asyncio.create_task(self._canary.run()))
+
+    async def _serve_status(self) -> Mapping[str, Any]:
+        return await asyncio.to_thread(serve_status, APP_NAME, self._settings.model)
+
+    def _queue(self) -> QueueFigures:
+        stats = self._coordinator.stats()
+        return QueueFigures(stats.depth, stats.oldest_age_s, stats.running, stats.waves_started, stats.stalled)
+
+    # ---- for the service that deployed us, and for Serve ------------------------------------------------------------
+
+    async def status(self) -> dict[str, Any]:
+        """Port, address and the readiness report; `failure` when this replica can never become ready."""
+        report = await ready_report(self._front)
+        failure = self._checks.failure
+        return {
+            "port": self._server.port,
+            "address": ray.util.get_node_ip_address(),
+            "pid": os.getpid(),
+            "failure": failure and {"code": failure.stable_code, "detail": failure.detail, "remedy": failure.remedy},
+            "ready": report.status == "ready",
+            "report": report.model_dump(mode="json"),
+        }
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take nothing new, let what runs finish, then close the port. Everything else stays in the ledger."""
+        if self._front.draining:
+            return
+        self._front.draining = True
+        log.info("draining", timeout_s=timeout_s)
+        await self._coordinator.drain(timeout_s)
+        await self._server.stop(HTTP_GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._coordinator.close()
+
+    async def check_health(self) -> None:
+        """Serve replaces this replica when its HTTP server ended, or when it can never become ready."""
+        if self._checks.failure is not None:
+            raise RuntimeError(self._checks.failure.detail)
+        if not (self._server.alive or self._front.draining):
+            raise RuntimeError("the HTTP server has ended")
+
+
+def profile_of(checkpoint: Checkpoint) -> EngineProfile:
+    return diffusers_profile(version("diffusers"), tiny=checkpoint.id == TINY)
+
+
+def ingress_deployment(
+    settings: GeneratorSettings, checkpoint: Checkpoint, model: Any, port: int, source_revision: str
+) -> Any:
+    """The ingress as a bound Serve application over the bound model."""
+    return (
+        serve.deployment(IngressReplica)
+        .options(
+            name=NAME,
+            num_replicas=1,
+            max_ongoing_requests=64,
+            ray_actor_options={"num_cpus": 0},
+            health_check_period_s=5.0,
+            health_check_timeout_s=30.0,
+            graceful_shutdown_wait_loop_s=0.2,
+            graceful_shutdown_timeout_s=2.0,
+            max_constructor_retry_count=2,
+            logging_config={"enable_access_log": False},
+        )
+        .bind(settings, checkpoint, model, port, source_revision)
+    )

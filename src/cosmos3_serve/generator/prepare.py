@@ -1,0 +1,84 @@
+"""Everything that can be refused before Ray starts: tokens, guardrails, roots, output root, checkpoint, port."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+
+from cosmos3_serve.contract.wire import is_safe_name
+from cosmos3_serve.errors import StartRefused, UsageError
+from cosmos3_serve.generator.batch_files import PRIVATE
+from cosmos3_serve.generator.engines.guard import make_guard
+from cosmos3_serve.service.http_server import listening_socket
+from cosmos3_serve.service.revision import source_revision
+from cosmos3_serve.service.tokens import TokenBook
+from cosmos3_serve.settings import GeneratorSettings
+from cosmos3_serve.storage.roots import AllowedRoots
+from cosmos3_serve.weights.checkpoint import Checkpoint, resolve_checkpoint
+
+PORT_WAIT_S = 15.0
+
+
+def prepare(settings: GeneratorSettings) -> tuple[GeneratorSettings, Checkpoint, str]:
+    """Every check that needs no cluster; the settings with absolute paths, the checkpoint, our source revision.
+
+    Raises:
+        StartRefused, UsageError: with what to change.
+    """
+    if settings.engine != "diffusers":
+        raise StartRefused(
+            "this version does not bind the framework engine yet",
+            code="engine_not_found",
+            remedy="pass --engine diffusers, or run a version that binds the framework with its interpreter installed",
+        )
+    if not is_safe_name(settings.model):
+        raise UsageError(f"--model {settings.model!r} is not a safe name", remedy="use A-Z a-z 0-9 . _ -")
+    if settings.world_size > 1:
+        raise UsageError("the diffusers engine runs on one device", remedy="leave --world-size at 1")
+    TokenBook.from_environ()
+    revision = source_revision()
+    AllowedRoots.parse(settings.allowed_s3_roots)
+    make_guard(settings.guardrails)
+    root = _writable(settings.output_path)
+    cache = (settings.cache_dir or default_cache()).expanduser().absolute()
+    settings = settings.model_copy(update={"output_path": root, "cache_dir": cache})
+    return settings, resolve_checkpoint(settings.checkpoint, cache), revision
+
+
+def default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "cosmos3-serve"
+
+
+def _writable(path: Path) -> Path:
+    """The output root, made if missing, after a file was written there. Raises StartRefused."""
+    root = path.expanduser().absolute()
+    probe = root / PRIVATE / f"probe-{secrets.token_hex(8)}"
+    try:
+        probe.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise StartRefused(
+            f"the output root {path} cannot be written ({error.strerror})",
+            code="output_root",
+            remedy="name a writable directory: --output-path, NPA_COSMOS3_RAY_OUTPUT_DIR",
+        ) from None
+    return root.resolve()
+
+
+def hold_port(host: str, port: int) -> socket.socket:
+    """Bind the public address without listening; waits a little for a killed service to let go of it."""
+    deadline = time.monotonic() + PORT_WAIT_S
+    while True:
+        try:
+            # Without SO_REUSEPORT first: two services must never share a port without knowing.
+            listening_socket(host, port, shared=False).close()
+            return listening_socket(host, port)
+        except StartRefused:
+            if port == 0 or time.monotonic() > deadline:
+                raise
+            time.sleep(0.25)

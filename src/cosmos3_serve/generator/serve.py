@@ -1,0 +1,252 @@
+"""The generator service from its first check to its last process.
+
+Order: everything that can be refused is refused before Ray starts; then the cluster, the deployment, one line that says
+where; then it waits. A first SIGTERM or SIGINT drains, a second ends at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cosmos3_serve.contract.wire import APP_NAME
+from cosmos3_serve.errors import Cosmos3Error, GuardrailsUnavailable, Interrupted, ServiceFailure, StartRefused
+from cosmos3_serve.generator.prepare import hold_port, prepare
+from cosmos3_serve.service import logs
+from cosmos3_serve.service.cluster import RayCluster
+from cosmos3_serve.service.signals import Stop, StopSignals
+from cosmos3_serve.settings import GeneratorSettings
+from cosmos3_serve.weights.checkpoint import Checkpoint
+
+log = structlog.get_logger(__name__)
+
+READY_FILE_ENV = "COSMOS3_READY_FILE"
+TICK_S = 2.0  # how stale the reaper's list of processes may be
+LOOK_EVERY = 5  # ticks between two looks at the ingress
+POLL_S = 0.3
+LOST_AFTER = 3
+
+OnReady = Callable[[Mapping[str, Any]], None]
+
+
+def run_generator(settings: GeneratorSettings, *, on_ready: OnReady | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Args:
+        on_ready: called once /ready is 200, with endpoint, pid and what runs (JSON-able).
+
+    Raises:
+        StartRefused, UsageError: a check says no; nothing was started, or what was started has ended.
+        ServiceFailure: the cluster or the deployment broke.
+        Interrupted: a second signal cut the drain short.
+    """
+    logs.configure(settings.log_level)
+    with StopSignals() as stop:
+        try:
+            _serve(settings, stop, on_ready)
+        except Stop as stopped:
+            log.warning("ended_by_signal", drained=False)
+            if stopped.again:
+                raise Interrupted("a second signal ended the service before it had drained") from None
+
+
+def _serve(settings: GeneratorSettings, stop: StopSignals, on_ready: OnReady | None) -> None:
+    settings, checkpoint, revision = prepare(settings)
+    cluster = RayCluster(settings.ray_address)
+    held: socket.socket | None = None
+    try:
+        port = settings.port
+        if cluster.owned:
+            # Held, not listened on: the number stays ours while the ingress replica is replaced.
+            held = hold_port(settings.host, settings.port)
+            port = held.getsockname()[1]
+        cluster.start()
+        stop.install()  # Ray has put handlers of its own in place
+        ingress = _deploy(settings, checkpoint, port, revision)
+        cluster.record()
+        ready = _wait_ready(ingress, settings, cluster, stop)
+        if ready is not None:
+            log.info("ready", **ready)
+            _write_ready_file(ready)
+            if on_ready is not None:
+                on_ready(ready)
+            _watch(ingress, cluster, stop)
+        log.info("stopping", drain_timeout_s=settings.drain_timeout_s)
+        _drain(ingress, settings.drain_timeout_s)
+    finally:
+        stop.ignore()
+        _withdraw(cluster)
+        if held is not None:
+            held.close()
+
+
+# ---- with Ray ------------------------------------------------------------------------------------------------------
+
+
+def _deploy(settings: GeneratorSettings, checkpoint: Checkpoint, port: int, revision: str) -> Any:
+    """Deploy model and ingress; a handle of the ingress. Does not wait: the ingress answers while weights load."""
+    from ray import serve
+
+    from cosmos3_serve.generator.ingress import ingress_deployment
+    from cosmos3_serve.generator.model import model_deployment
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its lines are not JSON
+    serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
+    app = ingress_deployment(settings, checkpoint, model_deployment(settings, checkpoint), port, revision)
+    target = serve.RunTarget(app, name=APP_NAME, route_prefix=None)
+    (handle,) = serve.run_many([target], wait_for_applications_running=False)
+    return handle
+
+
+def _wait_ready(
+    ingress: Any, settings: GeneratorSettings, cluster: RayCluster, stop: StopSignals
+) -> dict[str, Any] | None:
+    """What runs, once it is ready; None when a signal came first.
+
+    Raises:
+        StartRefused: the ingress says that it can never become ready.
+        ServiceFailure: a replica does not start.
+    """
+    from cosmos3_serve.generator.engine_port import serve_status
+
+    shown = ""
+    ticks = 0
+    while not stop.wait(POLL_S):
+        ticks += 1
+        if ticks % 10 == 0:
+            cluster.record()
+        overview = serve_status(APP_NAME, settings.model)
+        if overview["application"] in ("DEPLOY_FAILED", "UNHEALTHY"):
+            raise _deploy_failed(overview)
+        status = _status(ingress, overview)
+        if status is None:
+            continue
+        if status["failure"]:
+            raise StartRefused(
+                status["failure"]["detail"], code=status["failure"]["code"], remedy=status["failure"]["remedy"]
+            )
+        if status["ready"]:
+            return _described(status, settings, cluster.owned)
+        waiting = ", ".join(c["name"] for c in status["report"]["checks"] if not c["ok"])
+        if waiting != shown:
+            log.info("waiting", checks=waiting)
+            shown = waiting
+    return None
+
+
+def _status(ingress: Any, overview: Mapping[str, Any]) -> dict[str, Any] | None:
+    if overview["application"] == "NOT_STARTED":
+        return None
+    try:
+        status: dict[str, Any] = ingress.status.remote().result(timeout_s=5.0)
+        return status
+    except Exception:
+        return None  # not up yet
+
+
+def _described(status: Mapping[str, Any], settings: GeneratorSettings, local: bool) -> dict[str, Any]:
+    report = status["report"]
+    host = settings.host
+    if host in ("0.0.0.0", "::", ""):
+        host = "127.0.0.1" if local else status["address"]
+    host = f"[{host}]" if ":" in host else host
+    wanted = ("model", "engine", "backend", "framework_revision", "server_source_revision", "checkpoint", "weights")
+    return {
+        "status": "ready",
+        "endpoint": f"http://{host}:{status['port']}",
+        "pid": os.getpid(),
+        "ingress_pid": status["pid"],
+        **{name: report[name] for name in wanted},
+        "guardrails": report["guardrails"],
+    }
+
+
+def _deploy_failed(overview: Mapping[str, Any]) -> Cosmos3Error:
+    lines = [line.strip() for line in str(overview.get("message", "")).splitlines() if line.strip()]
+    for name, kind in (("GuardrailsUnavailable", GuardrailsUnavailable), ("StartRefused", StartRefused)):
+        said = next((line for line in reversed(lines) if f"{name}:" in line), None)
+        if said is not None:
+            return kind(said.partition(f"{name}:")[2].strip())
+    return ServiceFailure(
+        f"the deployment did not start: {lines[-1][:300] if lines else overview['application']}",
+        code="deploy_failed",
+        remedy="the log above has the replica's own words",
+    )
+
+
+def _watch(ingress: Any, cluster: RayCluster, stop: StopSignals) -> None:
+    """Wait for a signal; note processes for the reaper; end when the cluster is lost.
+
+    Raises:
+        ServiceFailure: the cluster no longer answers.
+    """
+    ticks = missed = 0
+    while not stop.wait(TICK_S):
+        cluster.record()
+        ticks += 1
+        if ticks % LOOK_EVERY:
+            continue
+        try:
+            ingress.status.remote().result(timeout_s=20.0)
+            missed = 0
+        except Exception as error:
+            missed += 1  # a replica that is being replaced comes back
+            log.warning("ingress_not_answering", exception=type(error).__name__, times=missed)
+            if missed >= LOST_AFTER and not _cluster_alive():
+                raise ServiceFailure("the Ray cluster was lost", code="cluster_lost") from None
+
+
+def _cluster_alive() -> bool:
+    from ray import serve
+
+    try:
+        serve.status()
+        return True
+    except Exception:
+        return False
+
+
+def _drain(ingress: Any, timeout_s: float) -> None:
+    try:
+        ingress.drain.remote(timeout_s).result(timeout_s=timeout_s + 30.0)
+    except Exception as error:
+        log.warning("drain_incomplete", exception=type(error).__name__)
+
+
+def _withdraw(cluster: RayCluster) -> None:
+    """End our own cluster, Serve and all; from a joined one take only our application."""
+    if not cluster.owned and "ray" in sys.modules:
+        import ray
+        from ray import serve
+
+        if ray.is_initialized():
+            with contextlib.suppress(Exception):
+                serve.delete(APP_NAME)
+    cluster.stop()
+
+
+def _write_ready_file(ready: Mapping[str, Any]) -> None:
+    name = os.environ.get(READY_FILE_ENV)
+    if name:
+        path = Path(name)
+        temporary = path.with_name(path.name + ".new")
+        temporary.write_text(json.dumps(dict(ready)))
+        temporary.replace(path)
+
+
+if __name__ == "__main__":
+    # For tests and tools: everything from the environment, as `cosmos3 ray-serve` without flags.
+    try:
+        run_generator(GeneratorSettings.load())
+    except Cosmos3Error as refused:
+        print(json.dumps(refused.as_problem()), file=sys.stderr)
+        sys.exit(refused.exit_code)
