@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 from cosmos3_serve.cli import tables
-from cosmos3_serve.settings import GeneratorSettings
 
 DOCS = Path(__file__).parent
 BLOCKS = {
-    "generator settings": lambda: tables.settings_markdown(GeneratorSettings),
+    "ray-serve settings": lambda: tables.settings_markdown(tables.SETTINGS["ray-serve"]),
+    "ray-batch settings": lambda: tables.settings_markdown(tables.SETTINGS["ray-batch"]),
     "errors": tables.errors_markdown,
     "sample codes": tables.samples_markdown,
 }

@@ -16,6 +16,7 @@ class Demo(Settings):
     safe: bool = option(True, "Careful.")
     kind: Literal["a", "b"] | None = option(None, "Which.")
     where: Path = option(Path("here"), "A place.")
+    names: tuple[str, ...] = option(("x", "y"), "Several.")
 
 
 def parse(*argv: str) -> dict[str, Any]:
@@ -40,8 +41,31 @@ def test_options_not_given_are_none() -> None:
 
 
 def test_every_kind_of_option_arrives_typed() -> None:
-    given = parse("--count", "7", "--rate", "0.5", "--no-safe", "--kind", "b", "--where", "x/y", "--extra")
-    assert given == {"count": 7, "rate": 0.5, "safe": False, "kind": "b", "where": Path("x/y"), "extra": True}
+    given = parse(
+        "--count",
+        "7",
+        "--rate",
+        "0.5",
+        "--no-safe",
+        "--kind",
+        "b",
+        "--where",
+        "x/y",
+        "--names",
+        "n",
+        "--names",
+        "m",
+        "--extra",
+    )
+    assert given == {
+        "count": 7,
+        "rate": 0.5,
+        "safe": False,
+        "kind": "b",
+        "where": Path("x/y"),
+        "names": ["n", "m"],
+        "extra": True,
+    }
 
 
 def test_flags_win_over_the_environment_only_when_given() -> None:
@@ -54,6 +78,7 @@ def test_help_names_default_limits_and_variable() -> None:
     assert options.help_text(Demo, "count") == "How many.  [default: 4; 1 to 9; env var: DEMO_COUNT]"
     assert options.help_text(Demo, "rate") == "How fast.  [more than 0]"
     assert options.help_text(Demo, "kind") == "Which."
+    assert options.help_text(Demo, "names") == "Several.  [default: x, y]"
 
 
 @pytest.mark.parametrize("field", GeneratorSettings.model_fields)

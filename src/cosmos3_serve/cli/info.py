@@ -10,7 +10,6 @@ import typer
 
 from cosmos3_serve import __version__
 from cosmos3_serve.cli import output, tables
-from cosmos3_serve.settings import GeneratorSettings
 
 PARTS = ("ray", "torch", "diffusers", "transformers", "obstore", "av", "pillow")
 
@@ -46,11 +45,17 @@ def settings(
     json: JsonOption = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/operations.md.")] = False,
 ) -> None:
-    """List every setting of the generator service.
+    """List every setting of the service and of the client.
 
     Flag, environment variable, type, default, limits and meaning, generated from the code.
     """
-    _show("settings", tables.settings_rows(GeneratorSettings), ("flag", "environment", "default"), json, markdown)
+    if json:
+        output.emit({"settings": {name: tables.settings_rows(model) for name, model in tables.SETTINGS.items()}})
+        return
+    for name, model in tables.SETTINGS.items():
+        print(f"## {name}\n")
+        _show(tables.settings_rows(model), tables.SETTINGS_CODE, markdown)
+        print()
 
 
 def errors(
@@ -58,13 +63,14 @@ def errors(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/errors.md.")] = False,
 ) -> None:
     """List every error code with its exit code."""
-    _show("errors", tables.error_rows(), ("code", "class"), json, markdown)
-
-
-def _show(key: str, rows: list[dict[str, str]], code_columns: tuple[str, ...], json: bool, markdown: bool) -> None:
     if json:
-        output.emit({key: rows})
-    elif markdown:
+        output.emit({"errors": tables.error_rows()})
+        return
+    _show(tables.error_rows(), tables.ERRORS_CODE, markdown)
+
+
+def _show(rows: list[dict[str, str]], code_columns: tuple[str, ...], markdown: bool) -> None:
+    if markdown:
         print(tables.markdown(rows, code_columns), end="")
     else:
         for row in rows:

@@ -29,7 +29,8 @@ def settings_options(model: type[Settings]) -> Callable[[Callable[..., Any]], Ca
         options = [_option(model, name, field) for name, field in model.model_fields.items()]
 
         def wrapper(**given: Any) -> Any:
-            flags = {name: given.pop(name) for name in model.model_fields}
+            # A repeatable option that was not given is an empty list.
+            flags = {name: None if (value := given.pop(name)) == [] else value for name in model.model_fields}
             return command(flags=flags, **given)
 
         rest = [p.replace(kind=p.KEYWORD_ONLY) for name, p in own.parameters.items() if name != "flags"]
@@ -53,9 +54,11 @@ def _option(model: type[Settings], name: str, field: FieldInfo) -> inspect.Param
 
 
 def plain_type(annotation: Any) -> Any:
-    """The type a command line can carry: `int | None` -> int; a Literal stays (choices); anything else -> str."""
+    """What a command line can carry: `int | None` -> int, `tuple[str, ...]` -> list[str]; choices stay; else str."""
     if get_origin(annotation) in (Union, types.UnionType):
         annotation = next(arg for arg in get_args(annotation) if arg is not type(None))
+    if get_origin(annotation) is tuple:
+        return list[str]  # a flag that may be given several times
     if get_origin(annotation) is Literal or annotation in SIMPLE:
         return annotation
     return str
@@ -76,6 +79,8 @@ def default_text(field: FieldInfo) -> str:
     value = field.default
     if value is None or value is PydanticUndefined or value == "":
         return ""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float) and value.is_integer():

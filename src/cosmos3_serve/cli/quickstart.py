@@ -27,7 +27,7 @@ from cosmos3_serve.errors import UsageError
 
 BUCKET = "quickstart"
 WORKDIR = Path(".quickstart")
-MARK = ".made-by-quickstart"
+MARK, CACHE = ".made-by-quickstart", "cache"
 
 
 def register(app: typer.Typer) -> None:
@@ -99,7 +99,7 @@ def run(workdir: Path, console: Console) -> dict[str, Any]:
 
 
 def prepare(workdir: Path) -> None:
-    """An empty working folder; only one that a quickstart made is emptied.
+    """An empty working folder but for the cached checkpoint; only a folder that a quickstart made is emptied.
 
     Raises:
         UsageError: there is something else in it.
@@ -108,7 +108,9 @@ def prepare(workdir: Path) -> None:
     if workdir.exists() and not mark.is_file() and (not workdir.is_dir() or any(workdir.iterdir())):
         raise UsageError(f"{workdir} is not empty and no quickstart made it", remedy="name another --workdir")
     if mark.is_file():
-        shutil.rmtree(workdir)
+        for old in workdir.iterdir():
+            if old.name not in (CACHE, MARK):
+                shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
     workdir.mkdir(parents=True, exist_ok=True)
     mark.write_text("The next quickstart empties this folder.\n", encoding="utf-8")
 
@@ -118,6 +120,7 @@ def _flags(workdir: Path) -> list[str]:
         *("--host", "127.0.0.1", "--port", "0", "--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails"),
         *("--device", "cpu", "--allowed-s3-roots", f"s3://{BUCKET}/inputs", "--output-path", str(workdir / "outputs")),
         *("--max-batch-size", "4", "--batch-wait-timeout-s", "0.1", "--drain-timeout-s", "5"),
+        *("--cache-dir", str(workdir / CACHE)),
     ]
 
 
@@ -125,6 +128,7 @@ def _batch_command(workdir: Path, ready: Mapping[str, Any]) -> list[str]:
     return [
         *("ray-batch", "--input-path", f"s3://{BUCKET}/batch.json", "--output-path", f"s3://{BUCKET}/outputs/"),
         *("--endpoint", str(ready["endpoint"]), "--expected-revision", str(ready["framework_revision"])),
+        *("--journal-dir", str(workdir / "journal")),
     ]
 
 

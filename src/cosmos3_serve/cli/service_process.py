@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from cosmos3_serve.cli.children import die_with_parent, end
-from cosmos3_serve.errors import ServiceFailure, StartRefused
+from cosmos3_serve.errors import ExitCode, ServiceFailure, StartRefused
 
 STOP_TIMEOUT_S = 25.0
 LOG_LINES_SHOWN = 12
@@ -62,7 +62,8 @@ class ServiceProcess:
         """Block until the child says that it is ready.
 
         Raises:
-            StartRefused, ServiceFailure: it said no, ended, or took longer than `timeout_s`; the log's end is quoted.
+            StartRefused: it said no, in its own words.
+            ServiceFailure: it ended, or took longer than `timeout_s`; the log's end is quoted.
         """
         assert self._process and self._process.stdout
         deadline, said = time.monotonic() + self._timeout_s, b""
@@ -84,7 +85,9 @@ class ServiceProcess:
     def _failure(self) -> ServiceFailure | StartRefused:
         tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
         if self.ready:
-            return StartRefused(str(self.ready.get("detail")), code=str(self.ready.get("code")))
+            kind = StartRefused if self.ready["exit_code"] == ExitCode.REFUSED else ServiceFailure
+            said = {name: str(self.ready.get(name, "")) for name in ("detail", "code", "remedy")}
+            return kind(said["detail"], code=said["code"], remedy=said["remedy"])
         return ServiceFailure(
             "the generator service did not become ready", remedy=f"see {self._log}; its last lines:\n{tail}"
         )

@@ -9,10 +9,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 from cosmos3_serve import errors
 from cosmos3_serve.cli.options import bounds_text, default_text
 from cosmos3_serve.errors import Cosmos3Error, SampleCode
-from cosmos3_serve.settings import Settings
+from cosmos3_serve.settings import ClientSettings, GeneratorSettings, Settings
 
-SETTINGS_HEAD = ("flag", "environment", "type", "default", "limits", "meaning")
-ERRORS_HEAD = ("code", "HTTP", "exit", "class", "meaning")
+SETTINGS: dict[str, type[Settings]] = {"ray-serve": GeneratorSettings, "ray-batch": ClientSettings}
+SETTINGS_CODE = ("flag", "environment", "default")  # columns shown as code
+ERRORS_CODE = ("code", "class")
 
 
 def settings_rows(model: type[Settings]) -> list[dict[str, str]]:
@@ -39,6 +40,8 @@ def _flag(model: type[Settings], name: str) -> str:
 def type_text(annotation: Any) -> str:
     if get_origin(annotation) in (Union, types.UnionType):
         return " or ".join(type_text(arg) for arg in get_args(annotation) if arg is not type(None))
+    if get_origin(annotation) is tuple:
+        return "text, repeatable"
     if get_origin(annotation) is Literal:
         return ", ".join(str(value) for value in get_args(annotation))
     return {"str": "text", "int": "integer", "float": "number", "bool": "on, off", "Path": "path"}.get(
@@ -88,11 +91,11 @@ def markdown(rows: list[dict[str, str]], code_columns: tuple[str, ...]) -> str:
 
 
 def settings_markdown(model: type[Settings]) -> str:
-    return markdown(settings_rows(model), ("flag", "environment", "default"))
+    return markdown(settings_rows(model), SETTINGS_CODE)
 
 
 def errors_markdown() -> str:
-    return markdown(error_rows(), ("code", "class"))
+    return markdown(error_rows(), ERRORS_CODE)
 
 
 def samples_markdown() -> str:
