@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,3 +224,17 @@ def test_a_baseline_service_cannot_be_asked_again_and_the_client_says_why(
         assert submit_batch(**options)["status"] == "completed"  # a new run is free to start
         assert resumed(options)["status"] == "completed"  # and once complete, it is reported
     assert len(list((own_state / "set-aside").iterdir())) == 1
+
+
+def test_what_hangs_before_the_post_meets_the_same_deadline(
+    server: LedgerServer, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("cosmos3_serve.client.load.read_batch", hang)
+    monkeypatch.setattr("cosmos3_serve.client.submit.SETTLE_S", 0.0)
+    with pytest.raises(Incomplete, match=r"deadline of 0\.05 s") as caught:
+        submit_batch(**options, timeout=0.05)
+    assert caught.value.stable_code == "deadline_exceeded"
+    assert server.log == []

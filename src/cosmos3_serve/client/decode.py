@@ -66,7 +66,7 @@ class Decoder:
 
     async def _start(self) -> asyncio.subprocess.Process:
         # The probe needs no credential: it gets an environment without any.
-        environ = {key: os.environ[key] for key in LIBRARIES if key in os.environ}
+        environ = {key: os.environ[key] for key in LIBRARIES if key in os.environ} | {"MALLOC_ARENA_MAX": "2"}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # a media file beside the caller must not be able to pose as a module

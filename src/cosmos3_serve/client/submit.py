@@ -18,6 +18,8 @@ from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import UsageError
 from cosmos3_serve.settings import TOKEN_ENV
 
+SETTLE_S = 5.0  # a run that was posted ends by itself at the deadline, and then brings its journal in line
+
 __all__ = ["Order", "Progress", "submit_batch", "submit_batch_async"]
 
 
@@ -101,7 +103,12 @@ def _submission(order: Order, progress: Progress | None) -> Submission:
 
 
 async def _execute(submission: Submission) -> dict[str, Any]:
-    return await (resume_run(submission) if submission.order.resume else submission.start())
+    """Run it; what comes before the POST (input, output location, readiness) is under the same deadline."""
+    try:
+        async with asyncio.timeout(submission.deadline.left() + SETTLE_S):
+            return await (resume_run(submission) if submission.order.resume else submission.start())
+    except TimeoutError:
+        raise submission.deadline.exceeded("preparing; nothing was changed by it") from None
 
 
 async def _until_signal(submission: Submission) -> dict[str, Any]:
