@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from cosmos3_serve.contract.ledger_view import BatchEvent, BatchState, BatchView
 from cosmos3_serve.contract.profile import EngineProfile
@@ -29,7 +28,7 @@ from cosmos3_serve.generator.desk import FrontDesk
 from cosmos3_serve.generator.events import EventHub, events_of, instant
 from cosmos3_serve.generator.hashing import is_file_below
 from cosmos3_serve.generator.ledger import Ledger
-from cosmos3_serve.generator.outcomes import Service, batch_view, summary_view
+from cosmos3_serve.generator.outcomes import ArtifactFile, Service, batch_view, summary_view
 from cosmos3_serve.generator.ports import Clock, EnginePort, NoObserver, Observer, SystemClock
 from cosmos3_serve.generator.pump import Pump
 from cosmos3_serve.generator.retention import Janitor, RetentionPolicy
@@ -42,15 +41,7 @@ from cosmos3_serve.settings import GeneratorSettings
 CANCEL_S = 10.0
 LANDING_S = 10.0
 MAX_LISTED = 500
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactFile:
-    """A file that the ledger declares."""
-
-    path: Path
-    bytes: int
-    sha256: str
+LARGE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +205,7 @@ class Coordinator:
                 doesn't know), `request_id_expired`, `request_id_damaged`.
             LimitExceeded, DeadlineUnreachable, QueueFull, NotReady (`not_ready`, `disk_full`), Draining.
         """
-        return self._view(await self._desk.submit(request, tenant=tenant, detached=detached))
+        return await self._view(await self._desk.submit(request, tenant=tenant, detached=detached))
 
     async def wait_ended(self, request_id: str, *, tenant: str) -> None:
         """Until the batch ended. Raises NotFound, Draining (the service stops first), ServiceFailure."""
@@ -249,7 +240,7 @@ class Coordinator:
         summary = self._known(request_id, tenant)
         if summary.state is BatchState.EXPIRED:
             return summary_view(summary, self._settings.model)
-        return self._view(await self._ledger.load(request_id))
+        return await self._view(await self._ledger.load(request_id))
 
     async def list(self, *, tenant: str, limit: int = 50, after: str | None = None) -> list[BatchView]:
         """The tenant's batches, newest first, without their samples; those after `after` when it is given."""
@@ -336,9 +327,11 @@ class Coordinator:
             raise NotFound(f"no batch {request_id[:128]!r}")
         return summary
 
-    def _view(self, batch: Batch) -> BatchView:
+    async def _view(self, batch: Batch) -> BatchView:
         prefix = batch.request_id + "/"
         steps = {k.removeprefix(prefix): v for k, v in self._watchdog.steps.items() if k.startswith(prefix)}
+        if len(batch.samples) > LARGE:  # a thousand samples take the loop's time for some 50 ms
+            return await asyncio.to_thread(batch_view, batch, steps)
         return batch_view(batch, steps)
 
     def _on_step(self, key: str, step: int, total: int) -> None:

@@ -47,7 +47,7 @@ class Ledger:
     """
 
     def __init__(self, output_root: Path, clock: Clock, *, details: int = 64) -> None:
-        self.output_root = output_root
+        self.output_root = output_root.absolute()  # engines in other processes have another working directory
         self._clock = clock
         self._details_limit = details
         self._lock: RootLock | None = None

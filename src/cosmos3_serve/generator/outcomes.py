@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.contract.ledger_view import BatchState, BatchView, SampleView
@@ -33,6 +34,15 @@ class Service:
     source_revision: str
     guardrails: bool
     max_batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFile:
+    """A file that the ledger declares."""
+
+    path: Path
+    bytes: int
+    sha256: str
 
 
 def shown(text: str) -> str:

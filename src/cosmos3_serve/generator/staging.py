@@ -96,7 +96,7 @@ class Stager:
         store_of: Callable[[S3Uri], ObjectStore] | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self._home = output_root / PRIVATE / "staging"
+        self._home = output_root.absolute() / PRIVATE / "staging"
         self._roots = roots
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
