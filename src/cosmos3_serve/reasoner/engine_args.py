@@ -1,0 +1,229 @@
+"""Arguments of a replica's vLLM server, derived from model, limits and hardware, so that a warm question is cheap.
+
+What is derived and why (figures: one H200, an 8B model, FP8; 30 seconds of 640x360 at 2 frames a second = 60 frames =
+30 merged frames x 20 x 11 = 6,600 tokens, "a typical video" below):
+
+encoder cache
+    Measured in tokens: the larger of `--max-num-batched-tokens` and the largest single item; vLLM has no other knob.
+    By default it holds one typical video, and a prefix hit whose last block ends inside the video then runs the vision
+    tower again: prefill 108 ms instead of 20 with four videos in turn. We ask for four typical videos, 26,400, rounded
+    up to 32,768, as long as the embeddings (width x (1 + deep-stack levels) x 2 bytes = 32 KiB a token, 1 GiB in all)
+    take at most a twentieth of the GPU. Not more: the same number bounds one step of prefill, during which nobody
+    else's answer advances. On CPU 16,384.
+processor cache
+    One token is 4 patches of 3 x 2 x 16 x 16 float32 = 24 KiB, a typical video 162 MB: with vLLM's 4 GiB a replica
+    would hold 26 of them, and each further one costs a decode and the processor again. 64 on a GPU machine, 8 on CPU,
+    at most a quarter of the machine's memory over all its replicas.
+processor threads
+    The video processor is one process; 8 OpenMP threads halve a cold question. More renderer processes are not
+    possible: vLLM refuses them while the processor cache is on. On CPU they run the model too: cores / replicas.
+per-request media options
+    `--trust-request-mm-kwargs`: the gateway is the one client and lets an allow-list through.
+media count
+    vLLM counts over all messages; the gateway per message. A conversation may repeat its media in four messages.
+profiling of media
+    Skipped on CPU, where a dummy video of the largest size takes minutes and sizes nothing (the KV space is fixed).
+    Kept on GPU: it is what leaves room for the vision tower.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cosmos3_serve.errors import StartRefused, UsageError
+from cosmos3_serve.reasoner.hardware import BF16_SINCE, FP8_SINCE, GIB, Hardware
+from cosmos3_serve.reasoner.member import HeldMedia
+from cosmos3_serve.reasoner.model_shape import ModelShape
+from cosmos3_serve.settings import ReasonerSettings
+
+TYPICAL_VIDEO = (640, 360, 60)
+HELD_BY_ENCODER = 4
+MAX_STEP_TOKENS = 32_768
+CPU_STEP_TOKENS = 16_384
+MIN_STEP_TOKENS = 4_096
+ENCODER_GPU_SHARE = 0.05
+PROCESSED_VIDEOS = {"cuda": 64, "cpu": 8}
+HOST_SHARE = 0.25
+MAX_THREADS = 8
+# Our count of an item's bytes is an estimate: what we believe held must be held.
+MIRRORED = 0.9
+MAX_HELD_ITEMS = 4096
+MESSAGES_WITH_MEDIA = 4
+QUEUE_FACTOR = 4
+HALF = 2  # bytes of a bf16 number
+
+# The service's own; vLLM takes the last of two values, and abbreviations.
+RESERVED = (
+    "--model", "--served-model-name", "--host", "--port", "--uds", "--api-key", "--middleware", "--root-path",
+    "--config", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--allowed-local-media-path",
+    "--allowed-media-domains",
+    "--enable-log-requests", "--enable-log-outputs", "--trust-request-mm-kwargs", "--limit-mm-per-prompt",
+    "--max-num-seqs", "--max-model-len", "--max-num-queued-reqs", "--mm-processor-cache-gb",
+    "--mm-processor-cache-type", "--headless", "--api-server-count", "--enable-request-id-headers",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """
+    Args:
+        argv: after the server's module, without address, model and name.
+        env: besides the environment that every replica gets.
+        held: what gateways may believe a replica to hold.
+        facts: for /system-info and the log.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    held: HeldMedia
+    max_num_seqs: int
+    max_model_len: int
+    precision: str
+    facts: dict[str, int | float | str] = field(default_factory=dict)
+
+
+def engine_plan(
+    shape: ModelShape, settings: ReasonerSettings, hardware: Hardware, version: tuple[int, ...] = (0, 32)
+) -> EnginePlan:
+    """What one replica is started with.
+
+    Args:
+        version: of vLLM.
+
+    Raises:
+        UsageError: a --vllm-arg that is the service's own.
+        StartRefused: `precision_unsupported`.
+    """
+    check_extra(settings.vllm_args)
+    precision = choose_precision(settings.precision, hardware)
+    on_cpu = hardware.kind == "cpu"
+    sharing = _sharing(settings.workers, hardware)
+    max_num_seqs = settings.max_num_seqs or (8 if on_cpu else 64)
+    max_model_len = min(settings.max_model_len or (16_384 if on_cpu else 32_768), shape.max_positions)
+    step_tokens = _step_tokens(shape, hardware)
+    cache_gib = _processor_cache_gib(shape, hardware, sharing)
+    threads = max(1, min(MAX_THREADS, hardware.cpus // sharing))
+    limits = {
+        "video": settings.videos_per_message * MESSAGES_WITH_MEDIA,
+        "image": settings.images_per_message * MESSAGES_WITH_MEDIA,
+    }
+    argv = [
+        *_arithmetic(precision, shape),
+        *("--max-model-len", str(max_model_len)),
+        *("--max-num-seqs", str(max_num_seqs)),
+        *("--max-num-batched-tokens", str(step_tokens)),
+        *("--mm-processor-cache-gb", f"{cache_gib:g}"),
+        *("--limit-mm-per-prompt", json.dumps(limits, separators=(",", ":"))),
+        "--enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+        "--disable-uvicorn-access-log",
+        "--disable-fastapi-docs",
+        # A replica fetches nothing: the gateway sends bytes. Should a URL slip through, it leads nowhere.
+        *("--allowed-media-domains", "nowhere.invalid"),
+    ]
+    env = {"OMP_NUM_THREADS": str(threads)}
+    if version >= (0, 32):
+        argv += ["--trust-request-mm-kwargs", "--max-num-queued-reqs", str(QUEUE_FACTOR * max_num_seqs)]
+    facts: dict[str, int | float | str] = {
+        "precision": precision,
+        "step_tokens": step_tokens,
+        "processor_cache_gib": cache_gib,
+        "threads": threads,
+    }
+    if on_cpu:
+        kv_gib = _cpu_kv_gib(shape, hardware, sharing, max_num_seqs * max_model_len)
+        argv += ["--enforce-eager", "--skip-mm-profiling"]
+        env |= {"VLLM_CPU_KVCACHE_SPACE": str(kv_gib), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        facts["kv_cache_gib"] = kv_gib
+    return EnginePlan(
+        argv=(*argv, *settings.vllm_args),
+        env=env,
+        held=HeldMedia(bytes=int(cache_gib * GIB * MIRRORED), items=MAX_HELD_ITEMS),
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        precision=precision,
+        facts=facts,
+    )
+
+
+def choose_precision(asked: str, hardware: Hardware) -> str:
+    """fp8, bf16 or fp32.
+
+    Raises:
+        StartRefused: `precision_unsupported`: this machine cannot.
+    """
+    if hardware.kind == "cpu":
+        if asked == "fp8":
+            raise StartRefused(
+                "fp8 needs a GPU, and this machine shows none",
+                code="precision_unsupported",
+                remedy="use --precision auto, or start on a machine whose GPU is visible",
+            )
+        return "fp32" if asked == "auto" else asked
+    best = "fp8" if hardware.capability >= FP8_SINCE else "bf16" if hardware.capability >= BF16_SINCE else "fp32"
+    needed = {"fp8": FP8_SINCE, "bf16": BF16_SINCE}.get(asked, 0.0)
+    if hardware.capability < needed:
+        raise StartRefused(
+            f"{asked} needs a GPU of compute capability {needed:g}, and this one has {hardware.capability:g}",
+            code="precision_unsupported",
+            remedy=f"use --precision {best}",
+        )
+    return best if asked == "auto" else asked
+
+
+def check_extra(extra: Sequence[str]) -> None:
+    """
+    Raises:
+        UsageError: an argument that is the service's own, or would be taken for one.
+    """
+    for word in extra:
+        if not word.startswith("-"):
+            continue  # a value
+        flag = word.partition("=")[0].partition(".")[0].replace("_", "-")
+        if any(own == flag or (flag.startswith("--") and own.startswith(flag)) for own in RESERVED):
+            raise UsageError(
+                f"--vllm-arg {flag}: the service sets this itself",
+                remedy="use the service's own flags; `cosmos3 reasoner serve --help` lists them",
+            )
+
+
+def _sharing(workers: int, hardware: Hardware) -> int:
+    """Replicas that share this machine."""
+    return max(1, min(workers, hardware.gpus) if hardware.kind == "cuda" else workers)
+
+
+def _step_tokens(shape: ModelShape, hardware: Hardware) -> int:
+    if hardware.kind == "cpu":
+        return CPU_STEP_TOKENS
+    wanted = HELD_BY_ENCODER * shape.video_tokens(*TYPICAL_VIDEO)
+    affordable = int(hardware.gpu_bytes * ENCODER_GPU_SHARE) // (shape.embedding_width * HALF)
+    rounded = 1 << max(0, math.ceil(math.log2(max(1, wanted))))
+    while rounded > max(MIN_STEP_TOKENS, affordable):
+        rounded //= 2
+    return max(MIN_STEP_TOKENS, min(MAX_STEP_TOKENS, rounded))
+
+
+def _processor_cache_gib(shape: ModelShape, hardware: Hardware, sharing: int) -> float:
+    typical = shape.video_tokens(*TYPICAL_VIDEO) * shape.processed_bytes_per_token
+    largest = shape.largest_video_tokens * shape.processed_bytes_per_token
+    wanted = PROCESSED_VIDEOS[hardware.kind] * typical
+    affordable = hardware.host_bytes * HOST_SHARE / sharing
+    # The largest allowed item must fit whatever the machine, or it would be processed for each question.
+    return math.ceil(max(min(wanted, affordable), 1.25 * largest) / GIB * 4) / 4
+
+
+def _cpu_kv_gib(shape: ModelShape, hardware: Hardware, sharing: int, tokens: int) -> int:
+    wanted = tokens * shape.kv_numbers * 4
+    affordable = hardware.host_bytes * HOST_SHARE / sharing
+    return max(1, math.ceil(min(wanted, affordable) / GIB))
+
+
+def _arithmetic(precision: str, shape: ModelShape) -> list[str]:
+    if precision == "fp32":
+        return ["--dtype", "float32"]
+    if precision == "fp8" and not shape.quantized:
+        return ["--dtype", "bfloat16", "--quantization", "fp8"]
+    return ["--dtype", "bfloat16"]
