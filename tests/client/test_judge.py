@@ -194,9 +194,12 @@ def test_what_is_no_json_object_is_refused(
     server: BaselineServer, submit: Callable[..., Any], tmp_path: Path, own_state: Path, raw: bytes
 ) -> None:
     server.faults.raw_response = raw
-    with pytest.raises(ContractViolation):
-        submit()
+    posted = len(server.batches)
+    for resume in (False, True):  # judged anew from the kept bytes, never posted anew
+        with pytest.raises(ContractViolation):
+            submit(resume=resume)
     assert not (tmp_path / "out").exists()
+    assert len(server.batches) == posted + 1
 
 
 def test_extra_fields_are_kept_in_the_published_bytes(

@@ -112,6 +112,7 @@ def test_what_is_no_batch_is_a_validation_failure(server: BaselineServer, tmp_pa
         {"timeout": 0},
         {"timeout": float("nan")},
         {"concurrency": 0},
+        {"resume": True, "dry_run": True},
     ],
 )
 def test_usage_is_checked_before_anything_is_sent(

@@ -53,6 +53,7 @@ class Delivery:
             # Only what an earlier process of this run decoded and uploaded is taken as done, and it is read back again.
             if artifact.path in proofs and await self.publication.holds(artifact):
                 self._proved(artifact, proofs[artifact.path])
+                await in_thread(self.transfer.path_of(artifact).unlink, missing_ok=True)
             else:
                 todo.append(artifact)
         for window in list(windows(todo, self.spool_bytes)):  # refused as a whole or not at all

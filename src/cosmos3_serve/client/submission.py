@@ -159,7 +159,9 @@ class Submission:
         """
         try:
             async with asyncio.timeout(self.deadline.left()):
-                response = await in_thread(lambda: journal.response) or await self._obtain(service, journal)
+                response = await in_thread(lambda: journal.response)
+                if response is None:  # an empty answer is an answer, and no reason to post again
+                    response = await self._obtain(service, journal)
                 manifest = await self._deliver(service, journal, request, publication, response)
         except TimeoutError:
             error: Cosmos3Error = self.deadline.exceeded(f"carrying batch {journal.run.request_id}")

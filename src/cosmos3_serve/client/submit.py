@@ -99,6 +99,8 @@ def _submission(order: Order, progress: Progress | None) -> Submission:
         raise UsageError("the timeout is not a positive number of seconds", remedy="give --timeout at least 1")
     if order.concurrency < 1 or order.spool_bytes < 1:
         raise UsageError("concurrency and spool size should be at least 1", remedy="leave them out")
+    if order.resume and order.dry_run:
+        raise UsageError("a dry run cannot resume anything", remedy="leave out --dry-run or --resume")
     return Submission(order, progress or Silent(), os.environ)
 
 
