@@ -6,8 +6,9 @@ import pytest
 from support.router_fleet import World
 
 from cosmos3_serve.reasoner.fleet import ReplicaRef
+from cosmos3_serve.reasoner.news import NewsLog
 from cosmos3_serve.reasoner.policy import Outcome
-from cosmos3_serve.reasoner.port import Touch
+from cosmos3_serve.reasoner.port import Peek, Touch
 
 
 async def test_known_sessions_never_ask_the_table() -> None:
@@ -168,14 +169,33 @@ async def test_expired_leases_are_dropped() -> None:
 
 async def test_news_that_were_lost_are_made_good() -> None:
     world = World(gateways=2)
-    await world.ask("s", 0)
+    world.host.table._news = NewsLog(capacity=2)
+    home = await world.ask("s", 0)
     await world.converge()
-    lease = world.routers[1].leases._leases["s"]
-    home = lease.home
-    lease.home = ReplicaRef("r3" if home.id != "r3" else "r2", 1)  # as if the news of a move had been lost
-    world.routers[1].leases._seen = -1  # a gap: the log no longer reaches back
+    assert world.homes(1) == {"s": home.ref}
+    lost = await world.start("s", 0)
+    assert world.routers[0].on_died(lost, world.now).retry
+    moved = await world.ask("s", 0, after=lost)
+    for i in range(5):  # these push the move out of the log before the other gateway reads it
+        await world.ask(f"n{i}", 0)
+        await world.flush(0)
+    assert world.homes(1) == {"s": home.ref}
     await world.converge()
-    assert world.homes(1) == {"s": home}
+    assert world.homes(1)["s"] == moved.ref != home.ref
+
+
+async def test_an_older_home_that_is_heard_of_is_contradicted() -> None:
+    """A table that lost and evicted the session may have given it a new home of a lower term."""
+    world = World()
+    leases, home = world.router.leases, ReplicaRef("r3", 1)
+    await world.flush()  # the table's generation is known: nothing is told for that reason any more
+    leases._learn(Touch("s", home, 99, 0.0), world.now)
+    await world.flush()
+    assert len(world.host.table) == 0, "heard, not told"
+    leases._learn(Touch("s", ReplicaRef("r1", 1), 0, 0.0), world.now)
+    assert world.homes() == {"s": home}
+    await world.flush()
+    assert world.host.table.peek(Peek("s", world.router.health.fleet(world.now)), world.clock.table).home == home
 
 
 async def test_a_younger_lease_is_not_overwritten_by_older_news() -> None:

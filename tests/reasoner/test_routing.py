@@ -65,6 +65,17 @@ async def test_every_request_that_a_death_took_along_moves_to_one_new_home() -> 
     assert {d.outcome for d in again} == {Outcome.MOVED}
 
 
+async def test_a_retry_that_finds_its_session_already_moved_says_so() -> None:
+    world = World()
+    await world.ask("s")
+    lost = [await world.start("s") for _ in range(2)]
+    for decision in lost:
+        world.router.on_died(decision, world.now)
+    first = await world.ask("s", after=lost[0])
+    second = await world.ask("s", after=lost[1])  # after the first was accepted: a lease again
+    assert (second.outcome, second.ref) == (Outcome.MOVED, first.ref)
+
+
 async def test_a_new_session_whose_replica_dies_is_still_new() -> None:
     world = World()
     lost = await world.start("s")

@@ -330,3 +330,20 @@ def test_terms_only_rise_so_an_old_home_never_comes_back() -> None:
     talk.whole("s", 1, fleet(a=S.DEAD, b=S.READY))
     reply = talk.flush(2, Touch("s", ref("a"), first.term, 0))
     assert [c.home for c in reply.corrections] == [ref("b")]
+
+
+def test_of_equal_terms_the_first_told_stays() -> None:
+    fresh = table()
+    Talk(fresh, "g").flush(0, Touch("s", ref("a"), 4, 0.0))
+    reply = Talk(fresh, "h").flush(0, Touch("s", ref("b"), 4, 0.0))
+    assert [c.home for c in reply.corrections] == [ref("a")]
+
+
+def test_a_move_is_told_even_if_the_table_has_evicted_the_session_since() -> None:
+    talk, reader = Talk(table(max_sessions=1)), Talk(table(), "h")
+    reader.table = talk.table
+    grant = talk.whole("s", 0)
+    talk.whole("other", 1)
+    heard = {t.key: (t.home, t.term, t.idle_s) for t in reader.flush(2).news}
+    assert heard["s"] == (grant.home, grant.term, 2.0)
+    assert talk.table.peek(Peek("s", FOUR), 2).home is None
