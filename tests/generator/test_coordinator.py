@@ -167,6 +167,24 @@ async def test_what_is_no_result_of_the_sample_never_becomes_an_artifact(core: C
         await core.coordinator.artifact("r1/bad/vision.jpg", tenant="t")
 
 
+async def test_nonsense_in_an_engines_records_spoils_neither_the_sample_nor_the_response(core: Core) -> None:
+    def odd(job: Any) -> Any:
+        write(job)
+        result = done(job)
+        wave = result.wave.model_copy(update={"coalesced": -1, "inference_id": "\ud800"})
+        phases = {"inference": float("nan"), "encode": -1.0, "\ud800": 1.0, "ok": 2.0}
+        return result.model_copy(update={"wave": wave, "phases": phases, "guardrails": {"checks": float("inf")}})
+
+    core.engine.script["odd"] = [odd]
+    core.engine.script["bad"] = [lambda job: failed(job, SampleCode.ENGINE_FAILED, "lone \ud800 surrogate")]
+    await core.submit("odd", "bad")
+    response = await core.finish()
+    assert await core.codes() == ["succeeded", "engine_failed"]
+    record = response["samples"][0]
+    assert record["wave"] is None and record["guardrails"] == {}
+    assert set(record["timings"]) == {"queue", "ok", "hash"}
+
+
 def linked(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "vision.jpg").symlink_to("/etc/hostname")

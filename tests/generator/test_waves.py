@@ -97,6 +97,26 @@ def test_only_the_agreed_number_of_waves_is_out() -> None:
     assert names(scheduler.next_wave(0.0)) == ["a2"]
 
 
+def test_a_wave_that_is_not_full_waits_for_company_but_not_long() -> None:
+    scheduler = WaveScheduler(queue_limit=100, wave_limit=2, in_flight=2, wait_s=0.05)
+    scheduler.offer(tickets("a", 1), 10.0)
+    assert scheduler.next_wave(10.0) is None and scheduler.retry_at == 10.05
+    scheduler.offer(tickets("b", 1, key="other"), 10.01)
+    assert scheduler.next_wave(10.04) is None and scheduler.depth == 2
+    assert names(scheduler.next_wave(10.05)) == ["a0"]
+    assert scheduler.next_wave(99.0, denoising=True) is None and scheduler.retry_at is None
+    scheduler.offer(tickets("c", 1, key="other"), 99.0)
+    assert names(scheduler.next_wave(99.0, denoising=True)) == ["b0", "c0"]
+
+
+def test_places_promised_to_a_batch_count_as_taken() -> None:
+    scheduler = WaveScheduler(queue_limit=4, wave_limit=2)
+    scheduler.promised = 3
+    with pytest.raises(QueueFull):
+        scheduler.check(tickets("a", 2))
+    scheduler.check(tickets("a", 1))
+
+
 def test_a_full_queue_says_when_to_come_back_and_takes_nothing() -> None:
     durations = Durations()
     durations.pace(4, 8.0)

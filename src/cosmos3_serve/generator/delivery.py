@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from cosmos3_serve.contract.inputs import replace_inputs
 from cosmos3_serve.contract.jsontext import JsonProblem, check_json
 from cosmos3_serve.contract.records import SampleState, SampleWave
+from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.admission import Work
 from cosmos3_serve.generator.batch import Record, sample_failed, sample_state
@@ -97,16 +98,17 @@ class Delivery:
         if work.staging_s is not None:
             timings["staging"] = work.staging_s
         phases = result.phases if result is not None else {}
-        return timings | {name: s for name, s in phases.items() if math.isfinite(s) and s >= 0}
+        return timings | {name: s for name, s in phases.items() if is_safe_name(name) and math.isfinite(s) and s >= 0}
 
     def _told(self, result: EngineResult) -> dict[str, Any]:
         """The engine's own records (wave, guardrails), each only if it is what it should be."""
         about: dict[str, Any] = {}
         try:
             wave = SampleWave.model_validate(result.wave.model_dump())
+            check_json(wave.model_dump(), max_depth=3, max_nodes=100)
             about["wave"] = wave.model_dump(mode="json", exclude={"neighbours"})
             self._count(wave)
-        except ValidationError:
+        except (ValidationError, JsonProblem):
             log.warning("wave_record_malformed")
         try:
             check_json(result.guardrails, max_depth=8, max_nodes=1000)

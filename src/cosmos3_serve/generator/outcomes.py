@@ -48,7 +48,7 @@ class ArtifactFile:
 def shown(text: str) -> str:
     """A message that may be shown: its first line, short, without absolute paths."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
-    line = _ABSOLUTE_PATH.sub("<path>", line)
+    line = _ABSOLUTE_PATH.sub("<path>", line.encode("utf-8", "backslashreplace").decode("utf-8"))
     return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
 
 

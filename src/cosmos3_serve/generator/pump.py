@@ -210,7 +210,8 @@ class Pump:
             jobs = [job_of(work, self._ledger.output_root) for work in works]
             for job in [job for job in jobs if self._unwanted(job)]:  # cancelled since it left the queue
                 jobs.remove(job)
-                landings.append(self._spawn(self._end(by_key[job.key], self._cancelled(by_key.pop(job.key)))))
+                work = by_key.pop(job.key)
+                landings.append(self._spawn(self._end(work, self._cancelled(work))))
             started = self._clock.monotonic()
             self._watchdog.departed(flight)
             departing = 0
@@ -272,7 +273,13 @@ class Pump:
     async def _end(self, work: Work, record: Record) -> None:
         if self.works.pop(work.key, None) is None:
             return
-        await self._scribe.insist(work.request_id, record)
+        try:
+            await self._scribe.insist(work.request_id, record)
+        except (ValueError, TypeError) as error:
+            log.error("record_is_no_json", exception=type(error).__name__)
+            message = "the result can't be recorded"
+            record = sample_failed(work.index, SampleCode.OUTPUT_INVALID, message, self._clock.now())
+            await self._scribe.insist(work.request_id, record)
         self.running.pop(work.key, None)
         self._prefetch.left([work.key])
         await self._stager.release(work.request_id, work.index)
@@ -281,9 +288,11 @@ class Pump:
     async def _give_up(self, tickets: list[Ticket]) -> None:
         """Samples that a measurement just showed to be unable to finish under the cap."""
         for ticket in tickets:
-            work = self.works[ticket.batch, ticket.index]
-            message = "a sample of this shape was measured to take longer than one wave may"
-            await self._end(work, sample_failed(work.index, SampleCode.DEADLINE_EXCEEDED, message, self._clock.now()))
+            work = self.works.get((ticket.batch, ticket.index))
+            if work is not None:  # else it was withdrawn meanwhile
+                message = "a sample of this shape was measured to take longer than one wave may"
+                failed = sample_failed(work.index, SampleCode.DEADLINE_EXCEEDED, message, self._clock.now())
+                await self._end(work, failed)
 
     def _engine_seconds(self, outcomes: list[Outcome], wave: Wave, flight: Flight) -> float | None:
         """What the wave teaches about durations: a clean first attempt does, and one that ran into the cap."""
