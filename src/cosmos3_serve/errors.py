@@ -8,7 +8,6 @@ break while it works, and what is left unfinished.
     │   ├── UsageError             ---      command line or settings
     │   ├── InvalidRequestId       400      request_id is not a safe name
     │   ├── InvalidRequest         400      a chat body that cannot be read, or media that cannot be had
-    │   ├── InvalidSessionKey      400      a session header that is too long, ambiguous or not printable
     │   ├── StorageAuthorizationError 400   a URI outside the allowed roots, or one that cannot be fetched exactly
     │   ├── ModelNotLoaded         404      another model than the loaded one
     │   ├── NotFound               404      no such route, batch or artifact
@@ -153,10 +152,6 @@ class InvalidRequestId(InputError):
 
 class InvalidRequest(InputError):
     code, title, status = "invalid_request", "Invalid request", 400
-
-
-class InvalidSessionKey(InputError):
-    code, title, status = "invalid_session_key", "Invalid session key", 400
 
 
 class StorageAuthorizationError(InputError):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmos3_serve.errors import InvalidSessionKey, UsageError
+from cosmos3_serve.errors import InvalidRequest, UsageError
 from cosmos3_serve.reasoner.keys import MAX_SESSION_BYTES, MediaItem, SessionKeys
 
 SECRET = b"0123456789abcdef"
@@ -71,7 +71,7 @@ def test_these_headers_name_no_session(headers: list[tuple[bytes, bytes]]) -> No
     ],
 )
 def test_these_headers_are_refused_by_name(headers: list[tuple[bytes, bytes]], says: str) -> None:
-    with pytest.raises(InvalidSessionKey, match=says) as refused:
+    with pytest.raises(InvalidRequest, match=says) as refused:
         KEYS.from_headers(headers, "tenant")
     assert refused.value.status == 400
     assert refused.value.stable_code == "invalid_session_key"
@@ -138,7 +138,7 @@ def test_keys_are_equal_only_for_equal_tenant_and_value(a: bytes, b: bytes, s: s
 def test_any_header_list_gives_a_key_none_or_a_typed_refusal(headers: list[tuple[bytes, bytes]]) -> None:
     try:
         key = KEYS.from_headers(headers, "t")
-    except InvalidSessionKey:
+    except InvalidRequest:
         return
     assert key is None or (len(key.digest) == 32 and int(key.digest, 16) >= 0)
 

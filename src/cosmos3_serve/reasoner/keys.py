@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cosmos3_serve.errors import InvalidSessionKey, UsageError
+from cosmos3_serve.errors import InvalidRequest, UsageError
 
 DEFAULT_SESSION_HEADERS = ("X-Dynamo-Session-ID", "X-Session-ID")
 MAX_SESSION_BYTES = 256
@@ -75,7 +75,7 @@ class SessionKeys:
             media: the media of the whole conversation in its order.
 
         Raises:
-            InvalidSessionKey: 400, see rules 4 and 5.
+            InvalidRequest: 400, `invalid_session_key`, see rules 4 and 5.
         """
         return self.from_headers(raw_headers, tenant) or self.from_media(media, tenant)
 
@@ -109,13 +109,17 @@ def _folded(name: bytes) -> bytes:
 
 def _checked(name: str, values: set[bytes]) -> bytes:
     if len(values) > 1:
-        raise InvalidSessionKey(f"header {name} is given {len(values)} times with different values", remedy="send one")
+        raise _refusal(f"header {name} is given {len(values)} times with different values", "send one")
     (value,) = values
     if len(value) > MAX_SESSION_BYTES:
-        raise InvalidSessionKey(
+        raise _refusal(
             f"header {name} has {len(value)} bytes, at most {MAX_SESSION_BYTES} are allowed",
-            remedy="send a shorter id, for instance a UUID",
+            "send a shorter id, for instance a UUID",
         )
     if any(byte < 0x20 or byte == 0x7F for byte in value):
-        raise InvalidSessionKey(f"header {name} holds a control character", remedy="send printable characters")
+        raise _refusal(f"header {name} holds a control character", "send printable characters")
     return value
+
+
+def _refusal(detail: str, remedy: str) -> InvalidRequest:
+    return InvalidRequest(detail, remedy=remedy, code="invalid_session_key")
