@@ -1,0 +1,261 @@
+"""The generator as it is deployed: real Ray, real Serve, the tiny checkpoint with random weights."""
+
+import concurrent.futures
+import io
+import json
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+from support.service import Figures, client, images, shared_cache
+
+from cosmos3_serve.generator.local import LocalGenerator
+from cosmos3_serve.service import reaper
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def http(generator: LocalGenerator) -> Any:
+    with client(generator) as opened:
+        yield opened
+
+
+def post(http: httpx.Client, samples: list[dict[str, Any]], **headers: str) -> httpx.Response:
+    return http.post("/v1/batches", json={"samples": samples, "model": "Cosmos3-Nano"}, headers=headers)
+
+
+# ---- batching ------------------------------------------------------------------------------------------------------
+
+
+def test_four_samples_are_one_coalesced_batch_and_one_inference_batch(http: httpx.Client) -> None:
+    before = Figures.of(http)
+    answer = post(http, images("a", "b", "c", "d"))
+    after = Figures.of(http)
+    assert answer.status_code == 200
+    assert after.sizes(before, "coalesced_batch_size") == {4: 1}
+    assert after.sizes(before, "inference_batch_size") == {4: 1}
+    assert after.since(before, 'samples_total{state="succeeded"}') == 4
+    assert after.since(before, 'phase_seconds_count{phase="inference"}') == 4
+    body = answer.json()
+    assert [o["status"] for o in body["outputs"]] == ["success"] * 4
+    assert {s["wave"]["inference_batch"] for s in body["samples"]} == {4}
+    for artifact in body["artifacts"]:
+        content = http.get(f"/v1/artifacts/{artifact['path']}").content
+        assert len(content) == artifact["bytes"]
+        with Image.open(io.BytesIO(content)) as image:
+            image.load()
+            assert image.size == (256, 256)
+    one = http.get(f"/v1/artifacts/{body['artifacts'][0]['path']}", headers={"Range": "bytes=-2"})
+    assert one.status_code == 206 and one.content == b"\xff\xd9"
+
+
+def test_a_burst_of_thirty_two_clients_makes_at_most_nine_batches(
+    generator: LocalGenerator, http: httpx.Client
+) -> None:
+    before = Figures.of(http)
+
+    def one(i: int) -> int:
+        with client(generator) as own:
+            return post(own, images(f"burst-{i}", num_steps=1)).status_code
+
+    with concurrent.futures.ThreadPoolExecutor(32) as pool:
+        assert list(pool.map(one, range(32))) == [200] * 32
+    after = Figures.of(http)
+    assert after.since(before, "coalesced_batch_size_sum") == 32
+    assert after.since(before, "coalesced_batch_size_count") <= 9
+    assert max(after.sizes(before, "inference_batch_size")) == 4
+
+
+def test_what_may_not_share_is_not_mixed(http: httpx.Client) -> None:
+    before = Figures.of(http)
+    samples = [*images("i1", "i2"), *images("v1", num_frames=5, num_steps=2)]
+    answer = post(http, samples)
+    assert [o["status"] for o in answer.json()["outputs"]] == ["success"] * 3
+    after = Figures.of(http)
+    assert after.since(before, "inference_batch_size_sum") == 3
+    assert after.since(before, "inference_batch_size_count") == 2
+
+
+# ---- liveness under load -------------------------------------------------------------------------------------------
+
+
+def test_health_answers_at_once_while_a_batch_runs(generator: LocalGenerator, http: httpx.Client) -> None:
+    accepted = post(http, images("long", num_frames=25, num_steps=20), Prefer="respond-async")
+    assert accepted.status_code == 202
+    place = accepted.headers["location"]
+    slowest, looks = 0.0, 0
+    while http.get(place).json()["state"] in ("queued", "running"):
+        started = time.perf_counter()
+        assert http.get("/health").status_code == 200
+        slowest, looks = max(slowest, time.perf_counter() - started), looks + 1
+    assert looks > 3 and slowest < 2.0  # the baseline takes as long as the batch
+    assert http.get("/ready").status_code == 200
+
+
+def test_events_of_an_asynchronous_batch_show_steps_and_end(generator: LocalGenerator, http: httpx.Client) -> None:
+    place = post(http, images("steps", num_frames=25, num_steps=12), Prefer="respond-async").headers["location"]
+    kinds: list[str] = []
+    with http.stream("GET", f"{place}/events") as stream:
+        for line in stream.iter_lines():
+            if line.startswith("event: "):
+                kinds.append(line[7:])
+    assert kinds[-1] == "end" and "sample" in kinds and "progress" in kinds
+    assert http.get(f"{place}/response").json()["outputs"][0]["status"] == "success"
+
+
+def test_a_running_sample_stops_when_it_is_cancelled(http: httpx.Client) -> None:
+    place = post(http, images("gone", num_frames=25, num_steps=200), Prefer="respond-async").headers["location"]
+    while http.get(place).json()["samples"][0].get("step") is None:
+        time.sleep(0.05)
+    assert http.delete(place).status_code == 200
+    deadline = time.monotonic() + 30
+    while (view := http.get(place).json())["state"] == "running" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert view["state"] == "cancelled" and view["samples"][0]["code"] == "cancelled"
+    assert http.get(f"{place}/response").json()["outputs"][0]["status"] == "skip"
+
+
+# ---- who may ask, and how much -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"])
+def test_no_path_of_any_kind_answers_without_the_token(generator: LocalGenerator, method: str) -> None:
+    paths = ("/", "/health", "/ready", "/models", "/system-info", "/metrics", "/v1/batches", "/v1/batches/x/events",
+             "/v1/artifacts/x/y/z.jpg", "/docs", "/redoc", "/openapi.json", "/-/healthz", "/-/routes", "/nope", "/%00",
+             "//health", "/health/../-/routes")  # fmt: skip
+    with httpx.Client(base_url=generator.url) as stranger:
+        for path in paths:
+            for headers in ({}, {"Authorization": "Bearer wrong-token"}, {"Authorization": "Basic Og=="}):
+                answer = stranger.request(method, path, headers=headers)
+                assert answer.status_code == 401, (method, path, headers)
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert method == "HEAD" or answer.json()["detail"] == "invalid bearer token"
+
+
+def test_raw_requests_that_no_library_sends(generator: LocalGenerator) -> None:
+    host, port = generator.url.removeprefix("http://").split(":")
+
+    def ask(data: bytes, then: bytes = b"") -> bytes:
+        with socket.create_connection((host, int(port)), timeout=20) as peer:
+            peer.sendall(data)
+            answer = peer.recv(65536)
+            if then:
+                peer.sendall(then)
+            return answer.split(b"\r\n")[0]
+
+    start = b"POST /v1/batches HTTP/1.1\r\nHost: x\r\n"
+    auth = f"Authorization: Bearer {generator.token}\r\n".encode()
+    assert b"401" in ask(start + "Authorization: Bearer schlüssel\r\n\r\n".encode())
+    assert b"401" in ask(start + b"Content-Length: 999999999\r\n\r\n")  # nothing of the body was sent
+    assert b"413" in ask(start + auth + b"Content-Length: 999999999\r\n\r\n")
+    big = b"30d40\r\n" + b" " * 200_000 + b"\r\n" + b"30d40\r\n" + b" " * 200_000 + b"\r\n"
+    assert b"413" in ask(start + auth + b"Transfer-Encoding: chunked\r\n\r\n" + big)
+    assert b"400" in ask(b"NONSENSE\r\n\r\n")
+    with httpx.Client(base_url=generator.url, headers={"Authorization": f"bearer {generator.token}"}) as lower:
+        assert lower.get("/health").status_code == 200
+
+
+# ---- crash and shutdown --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A service that the test may break."""
+    env = {"NPA_COSMOS3_RAY_OUTPUT_DIR": str(tmp_path / "outputs"), "COSMOS3_DRAIN_TIMEOUT_S": "20"}
+    service = LocalGenerator(env, shared_cache(tmp_path_factory))
+    with service:
+        yield service
+
+
+def descendants(service: LocalGenerator) -> list[reaper.Process]:
+    return reaper.descendants(service.pid)
+
+
+def all_gone(processes: list[reaper.Process], within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while any(reaper.start_time(pid) == started for pid, started in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_kill_then_restart_then_drain(own: LocalGenerator) -> None:
+    with client(own) as http:
+        # A replica that dies in the middle of a batch: its samples run again, the caller sees nothing of it.
+        place = post(http, images("survivor", num_frames=25, num_steps=60), Prefer="respond-async").headers["location"]
+        while http.get(place).json()["samples"][0].get("step") is None:
+            time.sleep(0.05)
+        model = replica_pid(own, "Cosmos3-Nano")
+        subprocess.run(["kill", "-9", str(model)], check=True)
+        with http.stream("GET", f"{place}/events") as stream:
+            stream.read()
+        assert http.get(place).json()["state"] == "succeeded"
+
+        # SIGKILL of the whole service, with a batch running: helpers end by themselves.
+        post(http, images("lost", num_frames=25, num_steps=400), Prefer="respond-async")
+        time.sleep(0.5)
+    port = own.url.rsplit(":", 1)[1]
+    family = descendants(own)
+    assert len(family) > 5
+    own.kill()
+    assert all_gone(family, 15)
+
+    # The same root on the same port: what had ended is there, what was running is reported.
+    own.environ["NPA_COSMOS3_RAY_PORT"] = port
+    own.launch().wait_ready()
+    assert own.url.endswith(f":{port}")
+    with client(own) as http:
+        assert http.get(place).json()["state"] == "succeeded"
+        states = {b["request_id"]: b["state"] for b in http.get("/v1/batches").json()["batches"]}
+        assert sorted(states.values()) == ["failed", "succeeded"]
+
+        # SIGTERM: the running sample ends and its caller gets it, nothing new is taken, every process goes.
+        answers: list[httpx.Response] = []
+        waiting = threading.Thread(
+            target=lambda: answers.append(post(http, images("last", num_frames=25, num_steps=40)))
+        )
+        waiting.start()
+        while not any(b["state"] == "running" for b in http.get("/v1/batches").json()["batches"]):
+            time.sleep(0.02)
+        family = descendants(own)
+        own.terminate()
+        refused = refusal_while_draining(own)
+        waiting.join(60)
+    assert own.wait() == 0
+    assert answers[0].status_code == 200 and answers[0].json()["outputs"][0]["status"] == "success"
+    assert refused is None or (refused.status_code == 503 and refused.json()["code"] == "draining")
+    assert all_gone(family, 1)
+    for line in own.log_path.read_text().splitlines():
+        if line.startswith("{"):
+            assert "a red ball" not in line and own.token not in line
+            json.loads(line)
+
+
+def refusal_while_draining(own: LocalGenerator) -> httpx.Response | None:
+    """What a new batch is told during the drain; None if the port closed before one was refused."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            with client(own) as other:
+                answer = post(other, images("late", num_steps=1), Prefer="respond-async")
+        except httpx.TransportError:
+            return None
+        if answer.status_code == 503:
+            return answer
+    raise AssertionError("batches were taken during the drain")
+
+
+def replica_pid(service: LocalGenerator, deployment: str) -> int:
+    for pid, _ in descendants(service):
+        title = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        if title.startswith("ray::ServeReplica") and deployment in title:
+            return pid
+    raise AssertionError("no such replica")
