@@ -15,12 +15,10 @@ from cosmos3_serve.reasoner.media.worker import answer
 LIMITS, DECODER = MediaLimits(), ReplicaDecoder()
 
 
-def probed(
-    folder: Path, data: bytes, kind: str = "video", declared: str = "", limits: MediaLimits = LIMITS, **more: Any
-) -> dict[str, Any]:
+def probed(folder: Path, data: bytes, kind: str = "video", limits: MediaLimits = LIMITS, **more: Any) -> dict[str, Any]:
     path, out = folder / "in", folder / "out"
     path.write_bytes(data)
-    job = {"path": str(path), "kind": kind, "declared": declared, "out": str(out)}
+    job = {"path": str(path), "kind": kind, "out": str(out)}
     return answer(job, limits, more.get("decoder", DECODER))
 
 
@@ -49,7 +47,7 @@ def refused(folder: Path, data: bytes, kind: str = "video", **more: Any) -> dict
     ],
 )
 def test_what_replicas_decode_passes_as_it_is(tmp_path: Path, suffix: str, codec: str, mime: str, name: str) -> None:
-    found = passed(tmp_path, clips.clip(suffix, codec), declared=mime)
+    found = passed(tmp_path, clips.clip(suffix, codec))
     info = found["info"]
     assert found["served"] is None
     assert (info["mime"], info["codec"]) == (mime, name)
@@ -198,26 +196,6 @@ def test_what_is_no_video_or_image_is_named(
     assert str(tmp_path) not in str(reason), "no path of ours leaves"
 
 
-@pytest.mark.parametrize(
-    ("declared", "fine"),
-    [
-        ("video/mp4", True),
-        ("video/quicktime", True),
-        ("", True),
-        ("application/octet-stream", True),
-        ("video/webm", False),
-        ("image/png", False),
-        ("text/plain", False),
-    ],
-)
-def test_declared_against_real_type(tmp_path: Path, declared: str, fine: bool) -> None:
-    found = probed(tmp_path, clips.clip(), declared=declared)
-    assert ("info" in found) is fine
-    if not fine:
-        assert found["refused"]["code"] == "media_type_mismatch"
-        assert "video/mp4" in found["refused"]["message"]
-
-
 def test_pixels_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
     for data, kind in (
         (clips.declared(clips.picture(), 60000, 60000), "image"),
@@ -266,7 +244,7 @@ def test_damage_in_the_middle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "mime"), [("PNG", "image/png"), ("JPEG", "image/jpeg"), ("WEBP", "image/webp")])
 def test_images(tmp_path: Path, name: str, mime: str) -> None:
-    info = passed(tmp_path, clips.picture(name), "image", declared=mime)["info"]
+    info = passed(tmp_path, clips.picture(name), "image")["info"]
     assert (info["mime"], info["width"], info["height"], info["frames"]) == (mime, 160, 96, 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import statistics
 from collections.abc import Iterator
 from fractions import Fraction
@@ -66,6 +67,8 @@ def normalise(
             for packet in stream.encode(None):
                 target.mux(packet)
     except av.FFmpegError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise OSError(error.errno, error.strerror) from None  # our disk, not the file
         raise broken("media_corrupt", f"the video breaks after {written} frames ({error.strerror})", COMMAND) from None
     if written < limits.min_frames:
         raise broken("media_corrupt", f"only {written} frame(s) of the video decode", COMMAND)

@@ -48,15 +48,17 @@ class Prober:
         self._closed = False
 
     @property
+    def recipe(self) -> str:
+        """Of the copies that it makes."""
+        return RECIPE
+
+    @property
     def rules(self) -> str:
         """What a verdict depends on besides the content."""
         return f"{VERSION}-{RECIPE}-{self._decoder.name}-{self._limits.fingerprint()}"
 
-    async def probe(self, path: Path, kind: Kind, declared: str, out: Path) -> Probed:
+    async def probe(self, path: Path, kind: Kind, out: Path) -> Probed:
         """Look into a file, and write a copy to `out` where replicas would get the original wrong.
-
-        Args:
-            declared: type as declared, without parameters; `""` for none.
 
         Raises:
             Refused: it is not let in; also when its process dies of it or runs out of time.
@@ -73,7 +75,7 @@ class Prober:
         try:
             process = self._free.pop() if self._free else _Process(self._module, self._limits, self._decoder)
             try:
-                answer = await process.ask({"path": str(path), "kind": kind, "declared": declared, "out": str(out)})
+                answer = await process.ask({"path": str(path), "kind": kind, "out": str(out)})
             except BaseException:
                 await process.stop()
                 raise
@@ -114,12 +116,16 @@ class _Process:
         process = self._process or await self._start()
         assert process.stdin is not None and process.stdout is not None
         self.jobs += 1
-        limit_s = self._limits.probe_timeout_s + (self._limits.normalise_timeout_s if job["kind"] == "video" else 0)
+        limit_s = self._limits.probe_timeout_s
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(limit_s) as bound:
                 process.stdin.write(json.dumps(job).encode() + b"\n")
                 await process.stdin.drain()
                 line = await process.stdout.readline()
+                if b'"stage"' in line[:10]:
+                    limit_s = self._limits.normalise_timeout_s
+                    bound.reschedule(asyncio.get_running_loop().time() + limit_s)
+                    line = await process.stdout.readline()
         except TimeoutError:
             raise broken("media_too_slow", f"the file was not decoded within {limit_s:g} s", COMMAND) from None
         except (ConnectionError, ValueError):

@@ -107,14 +107,11 @@ def _unknown(head: bytes) -> Sniffed:
     return Sniffed("other", "unknown", "application/octet-stream", False)
 
 
-def check_sniffed(sniffed: Sniffed, kind: Kind, declared: str) -> None:
-    """Compare content with what the part and its declared type say.
-
-    Args:
-        declared: type as the client or the server declared it, parameters dropped; `""` for none.
+def check_sniffed(sniffed: Sniffed, kind: Kind) -> None:
+    """Compare content with what the part says that it is.
 
     Raises:
-        Refused: 415.
+        Refused: 400 `media_not_media` for text (an error page, most often); 415 otherwise.
     """
     if sniffed.kind in ("text", "other", "audio"):
         what = "nothing that this service knows" if sniffed.name == "unknown" else f"{sniffed.name} ({sniffed.mime})"
@@ -130,12 +127,20 @@ def check_sniffed(sniffed: Sniffed, kind: Kind, declared: str) -> None:
     if not sniffed.taken:
         command = COMMAND if kind == "video" else IMAGE_COMMAND
         raise unsupported("media_type_unsupported", f"{sniffed.name} {kind}s are not taken", command)
-    if not _agrees(declared, sniffed):
-        raise unsupported(
-            "media_type_mismatch",
-            f"the type says {declared[:60]}, the content is {sniffed.mime}",
-            f"say {sniffed.mime}",
-        )
+
+
+def check_declared(declared: str, mime: str) -> None:
+    """Compare a client's own type with the content's.
+
+    Args:
+        declared: without parameters, lower-case; `""` for none.
+        mime: by content.
+
+    Raises:
+        Refused: 415 `media_type_mismatch`.
+    """
+    if not (declared in _ANY or any(declared in family and mime in family for family in _FAMILIES)):
+        raise unsupported("media_type_mismatch", f"the type says {declared[:60]}, the content is {mime}", f"say {mime}")
 
 
 _FAMILIES = (
@@ -151,12 +156,6 @@ _FAMILIES = (
 _ANY = frozenset(
     {"", "application/octet-stream", "binary/octet-stream", "application/x-octet-stream", "video/*", "image/*"}
 )
-
-
-def _agrees(declared: str, sniffed: Sniffed) -> bool:
-    if declared in _ANY:
-        return True
-    return any(declared in family and sniffed.mime in family for family in _FAMILIES)
 
 
 def essence(mime: str) -> str:

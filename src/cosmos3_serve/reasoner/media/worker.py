@@ -4,8 +4,9 @@ Started as `python -m cosmos3_serve.reasoner.media.worker LIMITS`: one JSON job 
 a limit on memory and on file size, opens no network, and is killed by its parent when a file takes too long.
 
     out  ready
-    in   {"path", "kind", "declared", "out"}         out: where a normalised copy may be written
-    out  {"info", "served"} or {"refused"}           served: facts of the copy, where one was made
+    in   {"path", "kind", "out"}                       out: where a normalised copy may be written
+    out  {"stage": "normalise"}                        only where a copy is made: it takes longer
+    out  {"info", "served"}, {"refused"} or {"fault"}  served: facts of the copy; fault: ours, not the file's
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +30,9 @@ from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
 from cosmos3_serve.reasoner.media.sniff import HEAD_BYTES, check_sniffed, sniff
 
 
-def probe_file(job: dict[str, Any], limits: MediaLimits, decoder: ReplicaDecoder) -> dict[str, Any]:
+def probe_file(
+    job: dict[str, Any], limits: MediaLimits, decoder: ReplicaDecoder, on_stage: Callable[[str], None]
+) -> dict[str, Any]:
     """
     Raises:
         Refused: the content is not let in.
@@ -36,19 +40,27 @@ def probe_file(job: dict[str, Any], limits: MediaLimits, decoder: ReplicaDecoder
     path = Path(job["path"])
     with path.open("rb") as file:
         sniffed = sniff(file.read(HEAD_BYTES))
-    check_sniffed(sniffed, job["kind"], job["declared"])
+    check_sniffed(sniffed, job["kind"])
     if job["kind"] == "image":
         return {"info": examine_image(path, sniffed, limits).as_dict(), "served": None}
     facts = examine_video(path, sniffed, limits)
     info, reasons = judge_video(facts, sniffed.mime, limits, decoder)
-    served = normalise(path, Path(job["out"]), facts, info, reasons, limits) if reasons else None
-    return {"info": info.as_dict(), "served": served and served.as_dict()}
+    if not reasons:
+        return {"info": info.as_dict(), "served": None}
+    on_stage("normalise")
+    served = normalise(path, Path(job["out"]), facts, info, reasons, limits)
+    return {"info": info.as_dict(), "served": served.as_dict()}
 
 
-def answer(job: dict[str, Any], limits: MediaLimits, decoder: ReplicaDecoder) -> dict[str, Any]:
+def answer(
+    job: dict[str, Any],
+    limits: MediaLimits,
+    decoder: ReplicaDecoder,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> dict[str, Any]:
     """`probe_file`, with every failure as a refusal."""
     try:
-        return probe_file(job, limits, decoder)
+        return probe_file(job, limits, decoder, on_stage)
     except Refused as refused:
         return {"refused": refused.as_dict()}
     except MemoryError:
@@ -82,11 +94,14 @@ def main() -> None:
     import av
 
     av.logging.set_level(av.logging.PANIC)
-    answers.write("ready\n")
-    answers.flush()
-    for line in sys.stdin:
-        answers.write(json.dumps(answer(json.loads(line), limits, decoder)) + "\n")
+
+    def say(text: str) -> None:
+        answers.write(text + "\n")
         answers.flush()
+
+    say("ready")
+    for line in sys.stdin:
+        say(json.dumps(answer(json.loads(line), limits, decoder, lambda stage: say(json.dumps({"stage": stage})))))
 
 
 def settings_text(limits: MediaLimits, decoder: ReplicaDecoder) -> str:

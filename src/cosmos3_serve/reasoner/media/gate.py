@@ -1,0 +1,225 @@
+"""MediaGate: the way of every video and image into the service.
+
+    MediaPart ── bytes into the store ── quarantined? ── probed? ── normalised? ── within the request's budgets? ── item
+
+Nothing is fetched twice at once, nothing is probed twice, and nothing reaches a replica that did not pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cosmos3_serve.errors import Cosmos3Error, FieldError, InputError
+from cosmos3_serve.reasoner.media.blobs import Blob
+from cosmos3_serve.reasoner.media.dataurl import decode, decoded_size
+from cosmos3_serve.reasoner.media.fetch import Fetcher
+from cosmos3_serve.reasoner.media.info import MediaInfo
+from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
+from cosmos3_serve.reasoner.media.limits import MediaLimits
+from cosmos3_serve.reasoner.media.parts import DataSource, FileSource, Kind, MediaPart
+from cosmos3_serve.reasoner.media.probe import Prober
+from cosmos3_serve.reasoner.media.refusal import Refused, broken, too_large
+from cosmos3_serve.reasoner.media.sampling import Sampling, VideoProcessor, sample_video
+from cosmos3_serve.reasoner.media.screen import Screen
+from cosmos3_serve.reasoner.media.sniff import HEAD_BYTES, check_declared, sniff
+from cosmos3_serve.reasoner.media.store import MediaStore
+from cosmos3_serve.reasoner.media.uploads import FileRecord, Uploads
+from cosmos3_serve.reasoner.replica_media import media_uuid
+
+
+class MediaGate:
+    """
+    Args:
+        root: directory of the store, also for verdicts and copies in the making.
+        processor: the model's, to know what a video costs.
+        quarantined: whether a content has killed a replica (asked for each use).
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        limits: MediaLimits,
+        *,
+        store: MediaStore,
+        uploads: Uploads,
+        fetcher: Fetcher,
+        prober: Prober,
+        processor: VideoProcessor,
+        quarantined: Callable[[str], bool] = lambda sha256: False,
+    ) -> None:
+        self._limits, self._processor, self._quarantined = limits, processor, quarantined
+        self.store, self.uploads = store, uploads
+        self.screen = Screen(root, store, prober)
+        self._fetcher, self._prober = fetcher, prober
+
+    async def start(self) -> None:
+        """Take in what an earlier life left. Raises as the store."""
+        for part in (self.store, self.uploads, self.screen):
+            await asyncio.to_thread(part.open)
+
+    async def close(self) -> None:
+        await self._prober.close()
+
+    async def sweep(self) -> None:
+        """Drop what is too old, and count what other gateways of this machine wrote; call every minute or so."""
+        await asyncio.to_thread(self.store.sweep)
+        await asyncio.to_thread(self.uploads.sweep)
+
+    # ---- requests ---------------------------------------------------------------------------------------------------
+
+    async def admit(self, parts: Sequence[MediaPart], tenant: str) -> Admitted:
+        """Let the media of one request in, or say which part is not let in and why.
+
+        Raises:
+            InputError: 400, 404, 413, 415 or 422; `errors[0].field` is the part.
+            NotReady: 503 `media_busy` or `media_store_full`.
+            StorageFailure, ServiceFailure: our side broke.
+        """
+        self._check_announced(parts)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._attempt(part, tenant)) for part in parts]
+        results = [task.result() for task in tasks]
+        blobs = [blob for result in results if not isinstance(result, Exception) for blob in result[1]]
+        try:
+            items = []
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+                items.append(result[0])
+            total = sum(item.size for item in items)
+            if total > self._limits.max_request_media_bytes:
+                raise self._too_much(total).as_error(parts[-1].param)
+        except BaseException:
+            Admitted([], blobs).release()
+            raise
+        return Admitted(items, blobs)
+
+    def _check_announced(self, parts: Sequence[MediaPart]) -> None:
+        total = 0
+        for part in parts:
+            total += decoded_size(part.source) if isinstance(part.source, DataSource) else 0
+            if total > self._limits.max_request_media_bytes:
+                raise self._too_much(total).as_error(part.param)
+
+    def _too_much(self, total: int) -> Refused:
+        limit = self._limits.max_request_media_bytes
+        return too_large("media_too_large", f"the request's media are {total} bytes, more than {limit}", "send less")
+
+    async def _attempt(self, part: MediaPart, tenant: str) -> tuple[MediaItem, list[Blob]] | Exception:
+        """A failure is a result: the first part's is told, however the others end."""
+        try:
+            return await self._admit(part, tenant)
+        except Refused as refused:
+            return refused.as_error(part.param)
+        except InputError as error:
+            # A new one: the same failure may be another request's too, at another place.
+            found = (FieldError(part.param, error.detail, error.remedy),)
+            return type(error)(error.detail, remedy=error.remedy, code=error.stable_code, errors=found)
+        except Cosmos3Error as error:
+            return error
+
+    async def _admit(self, part: MediaPart, tenant: str) -> tuple[MediaItem, list[Blob]]:
+        blobs: list[Blob] = []
+        try:
+            original = await self._bring(part, tenant)
+            blobs.append(original)
+            self._check_quarantine(original.sha256)
+            verdict = await self.screen.judge(original, part.kind)
+            assert verdict.info is not None
+            if isinstance(part.source, DataSource):
+                check_declared(part.source.mime, verdict.info.mime)
+            info, served, options = verdict.info, original, dict(part.options)
+            if verdict.served is not None:
+                served, info = await self.screen.copy(original, part.kind, verdict)
+                blobs.append(served)
+                options["recipe"] = self._prober.recipe
+            item = MediaItem(
+                kind=part.kind,
+                where=part.where,
+                sha256=original.sha256,
+                mime=info.mime,
+                size=served.size,
+                path=served.path,
+                info=info,
+                original=verdict.info if verdict.served else None,
+                options=part.options,
+                uuid=media_uuid(part.kind, original.sha256, options),
+                sampling=self._plan(info, part.options) if part.kind == "video" else None,
+                source=part.source if isinstance(part.source, DataSource) and not verdict.served else None,
+            )
+        except BaseException:
+            Admitted([], blobs).release()
+            raise
+        return item, blobs
+
+    async def _bring(self, part: MediaPart, tenant: str) -> Blob:
+        """The part's content, in the store and in use. Types that web servers declare are not believed, nor refused."""
+        source = part.source
+        if isinstance(source, DataSource):
+            return await asyncio.to_thread(self._keep, source)
+        if isinstance(source, FileSource):
+            return (await asyncio.to_thread(self.uploads.pin, tenant, source.file_id))[1]
+        return (await self._fetcher.fetch(source, tenant))[1]
+
+    def _keep(self, source: DataSource) -> Blob:
+        data = decode(source, self._limits.max_media_bytes)
+        return self.store.put(data, hashlib.sha256(data).hexdigest())
+
+    def _check_quarantine(self, sha256: str) -> None:
+        if self._quarantined(sha256):
+            raise broken(
+                "media_quarantined", "this content has stopped a replica and is not taken", "re-encode it"
+            )
+
+    def _plan(self, info: MediaInfo, options: Mapping[str, Any]) -> Sampling:
+        """
+        Raises:
+            Refused: what a replica would hold of it at once is too much.
+        """
+        try:
+            sampling = sample_video(info, self._processor, options)
+        except ValueError as error:
+            raise broken(
+                "media_aspect_extreme", f"{info.width}x{info.height} pixels: {error}", "crop or pad it"
+            ) from None
+        if sampling.decoded_bytes > self._limits.max_sampled_bytes:
+            limit = self._limits.max_sampled_bytes
+            frames = f"{len(sampling.indices)} frames of {info.width}x{info.height}"
+            raise too_large(
+                "media_too_many_pixels",
+                f"the {frames} that a replica would use are {sampling.decoded_bytes} bytes, more than {limit}",
+                "ffmpeg -i INPUT -vf scale=-2:720 OUTPUT.mp4, or ask for fewer frames (media_io_kwargs.video.fps)",
+            )
+        return sampling
+
+    # ---- uploads ----------------------------------------------------------------------------------------------------
+
+    async def upload(self, chunks: AsyncIterator[bytes], tenant: str, *, filename: str, purpose: str) -> FileRecord:
+        """Keep a file for a tenant (`POST /v1/files`); it is probed now, so that a bad one is refused now.
+
+        Raises:
+            InputError: as `admit` (the field is `file`), or 413 `file_storage_full`.
+            NotReady, StorageFailure, ServiceFailure: as `admit`.
+        """
+        try:
+            blob = await self.store.put_stream(chunks, self._limits.max_media_bytes)
+            with blob:
+                head = await asyncio.to_thread(_head, blob)
+                kind: Kind = "image" if sniff(head).kind == "image" else "video"
+                self._check_quarantine(blob.sha256)
+                media = (await self.screen.judge(blob, kind)).info
+                assert media is not None
+                create = functools.partial(self.uploads.create, filename=filename, purpose=purpose, media=media)
+                return await asyncio.to_thread(create, tenant, blob)
+        except Refused as refused:
+            raise refused.as_error("file") from None
+
+
+def _head(blob: Blob) -> bytes:
+    with blob.path.open("rb") as file:
+        return file.read(HEAD_BYTES)

@@ -1,0 +1,78 @@
+"""MediaItem: one part that was let in; Admitted: those of one request, held until it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, overload
+
+from cosmos3_serve.reasoner.media.blobs import Blob
+from cosmos3_serve.reasoner.media.info import MediaInfo
+from cosmos3_serve.reasoner.media.parts import DataSource, Kind
+from cosmos3_serve.reasoner.media.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class MediaItem:
+    """One part, let in.
+
+    Args:
+        where, param: the part, as in `MediaPart`.
+        sha256: of the content that the client named: what sessions, quarantine and statistics go by.
+        mime, size, path, info: of the content that replicas get (a normalised copy, where there is one). The path stays
+            valid until the `Admitted` is released.
+        original: what the client's content is, where `info` is that of a copy.
+        options: that change the tokens.
+        uuid: of content, options and recipe together; what replicas cache by.
+        sampling: the frames that a replica will use; None for images.
+        source: the part's; for a data URL that is sent on as it is, its text needs no encoding again.
+    """
+
+    kind: Kind
+    where: tuple[int, int]
+    sha256: str
+    mime: str
+    size: int
+    path: Path
+    info: MediaInfo
+    original: MediaInfo | None
+    options: Mapping[str, Any]
+    uuid: str
+    sampling: Sampling | None
+    source: DataSource | None = None
+
+    @property
+    def param(self) -> str:
+        return f"messages[{self.where[0]}].content[{self.where[1]}]"
+
+
+class Admitted(Sequence[MediaItem]):
+    """The items of one request, in the order of its parts, in use until `release` (or the end of a `with`)."""
+
+    def __init__(self, items: list[MediaItem], blobs: list[Blob]) -> None:
+        self._items, self._blobs = items, blobs
+
+    @overload
+    def __getitem__(self, index: int) -> MediaItem: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[MediaItem]: ...
+    def __getitem__(self, index: int | slice) -> MediaItem | list[MediaItem]:
+        return self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[MediaItem]:
+        return iter(self._items)
+
+    def release(self) -> None:
+        while self._blobs:
+            self._blobs.pop().close()
+
+    def __enter__(self) -> Admitted:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
