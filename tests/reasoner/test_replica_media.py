@@ -60,12 +60,12 @@ def test_what_does_not_fit_is_always_sent() -> None:
 
 def test_a_miss_sends_everything_again_and_doubts_what_is_older() -> None:
     media = ReplicaMedia(max_bytes=100, max_items=10)
-    for name in "abcd":
+    for name in "abcde":
         media.on_answer([part(name)], R1)
-    assert media.on_miss([part("b"), part("x")], R1) == [PartPlan("b", True), PartPlan("x", True)]
-    assert [media.holds_all([part(n)], R1) for n in "abcd"] == [False, False, True, True]
-    media.on_answer([part("b")], R1)
-    assert media.holds_all([part("b")], R1)
+    assert media.on_miss([part("c"), part("x")], R1) == [PartPlan("c", True), PartPlan("x", True)]
+    assert [media.holds_all([part(n)], R1) for n in "abcde"] == [False, False, False, True, True]
+    media.on_answer([part("c")], R1)
+    assert media.holds_all([part("c")], R1)
     assert media.on_miss([part("z")], R2) == [PartPlan("z", True)]
 
 
