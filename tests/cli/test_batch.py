@@ -112,7 +112,7 @@ def test_health(tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: boo
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_run_that_resumes(server: LedgerServer, tmp_path: Path, number: signal.Signals) -> None:
-    server.steps, server.step_s = 4, 0.3
+    server.steps, server.step_s = 8, 1.0  # it cannot end before the signal
     command = [sys.executable, "-m", "cosmos3_serve.cli.main", *arguments(tmp_path, "--endpoint", server.endpoint)]
     environ: dict[str, Any] = {**os.environ}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
@@ -120,6 +120,7 @@ def test_a_signal_leaves_a_run_that_resumes(server: LedgerServer, tmp_path: Path
         assert "if this is interrupted" in process.stderr.readline()
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
+    server.step_s = 0
     assert process.returncode == 130
     assert out == ""
     assert "continue with: cosmos3 ray-batch --resume --output-path" in err

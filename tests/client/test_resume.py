@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,14 +51,26 @@ def options(server: BaselineServer, tmp_path: Path) -> dict[str, Any]:
     }
 
 
+def give_up_waiting(options: dict[str, Any]) -> None:
+    """A run that was accepted and then left, as a deadline leaves it, whatever this machine's speed."""
+
+    async def leave(self: follow.Follower) -> Any:
+        raise Incomplete("left", code="deadline_exceeded")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Incomplete):
+        patch.setattr(follow.Follower, "wait", leave)
+        submit_batch(**options)
+
+
 def resumed(options: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return submit_batch(**{**options, "endpoint": "", "input_path": "", "resume": True, **changes})
 
 
 def test_a_passed_deadline_is_continued(server: LedgerServer, options: dict[str, Any], own_state: Path) -> None:
-    server.steps, server.step_s = 4, 0.4
+    server.step_s = 1.0  # in all much longer than the deadline, which itself is much longer than the way to the POST
+    server.steps = 8
     with pytest.raises(Incomplete) as caught:
-        submit_batch(**options, timeout=1.5)
+        submit_batch(**options, timeout=4)
     assert (caught.value.stable_code, caught.value.exit_code) == ("deadline_exceeded", ExitCode.INCOMPLETE)
     assert f"cosmos3 ray-batch --resume --output-path {options['output_path']}" in caught.value.remedy
     server.step_s = 0
@@ -72,9 +85,7 @@ def test_a_passed_deadline_is_continued(server: LedgerServer, options: dict[str,
 
 
 def test_a_run_is_resumed_by_its_name(server: LedgerServer, options: dict[str, Any]) -> None:
-    server.steps, server.step_s = 2, 0.5
-    with pytest.raises(Incomplete):
-        submit_batch(**options, timeout=0.5)
+    give_up_waiting(options)
     with pytest.raises(NotFound):
         resumed(options, output_path="", run_id="run-2")
     with pytest.raises(UsageError):
@@ -83,14 +94,11 @@ def test_a_run_is_resumed_by_its_name(server: LedgerServer, options: dict[str, A
 
 
 def test_a_service_that_forgot_the_batch_gets_it_again(server: LedgerServer, options: dict[str, Any]) -> None:
-    server.steps, server.step_s = 2, 0.5
-    with pytest.raises(Incomplete):
-        submit_batch(**options, timeout=0.5)
+    give_up_waiting(options)
     (forgotten,) = server.ledger.values()
     with forgotten.condition:
         forgotten.condition.wait_for(lambda: forgotten.ended, timeout=20)
     server.ledger.clear()
-    server.step_s = 0
     manifest = resumed(options)
     assert server.batches == [manifest["request_id"]] * 2
 
@@ -165,16 +173,41 @@ def test_storage_that_fails_is_incomplete_and_continued(
     assert len([1 for _, path, _ in server.log if "artifacts" in path]) == downloads  # the spool kept them
 
 
+def test_a_lost_journal_is_made_anew_from_the_claim(
+    s3: LocalS3, server: LedgerServer, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, own_state: Path
+) -> None:
+    """Another machine, an empty disk: the claim at the output location says what was posted."""
+    s3.create_bucket("adopt")
+    options["output_path"] = "s3://adopt/out/"
+
+    def plan(method: str, target: str, nth: int) -> Fault | None:
+        return Fault.ERROR_500 if method == "PUT" and "vision" in target else None
+
+    with FlakyProxy(s3.endpoint, plan) as proxy, monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        with pytest.raises(Incomplete):
+            submit_batch(**options)
+    shutil.rmtree(own_state)
+    with pytest.raises(Conflict) as caught:
+        submit_batch(**options)
+    assert caught.value.stable_code == "publication_exists"
+    manifest = resumed(options, endpoint=server.endpoint)
+    assert (manifest["status"], server.batches) == ("completed", [manifest["request_id"]])
+    assert set(server.generated.values()) == {1}
+
+
 def test_a_place_taken_meanwhile_is_not_overwritten(server: LedgerServer, options: dict[str, Any]) -> None:
-    server.steps, server.step_s = 2, 0.5
-    with pytest.raises(Incomplete):
-        submit_batch(**options, timeout=0.5)
+    give_up_waiting(options)
     out = Path(options["output_path"])
     out.mkdir()
     (out / "request.json").write_text('{"request_id": "somebody-else"}')
     with pytest.raises(Conflict) as caught:
         resumed(options)
     assert caught.value.stable_code == "publication_exists"
+    shutil.rmtree(tmp_state := Path(options["input_path"]).parent / "state")
+    with pytest.raises(Conflict):
+        resumed(options, endpoint=server.endpoint)
+    assert tmp_state.exists()
     assert [p.name for p in out.iterdir()] == ["request.json"]
     assert "somebody-else" in (out / "request.json").read_text()
 

@@ -60,7 +60,7 @@ class Publication:
             if manifest.get("request_id") != self._id:
                 raise self._taken(PROVENANCE)
             return Found.COMPLETE
-        claim = await _read(self._place, REQUEST)
+        claim = await read_bytes(self._place, REQUEST)
         if claim is None:
             return Found.FREE
         if claim != self._request:
@@ -111,7 +111,7 @@ class Publication:
             await self._store.put_bytes(self._place.key(name), data, create=True)
         except Conflict:
             # Ours if it holds our bytes: an answer was lost, or an earlier process got this far.
-            if await _read(self._place, name) != data:
+            if await read_bytes(self._place, name) != data:
                 raise self._taken(name) from None
 
     def _key(self, artifact: Artifact) -> str:
@@ -146,7 +146,7 @@ async def verified_manifest(place: Location) -> dict[str, Any] | None:
 
 async def read_json(place: Location, name: str) -> dict[str, Any] | None:
     """A JSON object of the publication; None where there is none, an empty one where it is no JSON object."""
-    data = await _read(place, name)
+    data = await read_bytes(place, name)
     if data is None:
         return None
     try:
@@ -156,7 +156,8 @@ async def read_json(place: Location, name: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else {}
 
 
-async def _read(place: Location, name: str) -> bytes | None:
+async def read_bytes(place: Location, name: str) -> bytes | None:
+    """A record of the publication as it is stored; None where there is none."""
     key = place.key(name)
     info = await place.store.head(key)
     if info is None:

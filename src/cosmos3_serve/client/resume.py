@@ -6,18 +6,21 @@ knows the batch. Posting again is safe where the service keeps batches by id, an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from cosmos3_serve.client import follow, load
 from cosmos3_serve.client.http import Service
-from cosmos3_serve.client.journal import Journal, key_of
+from cosmos3_serve.client.journal import Journal, Run, key_of
 from cosmos3_serve.client.judge import SAMPLES_FAILED
-from cosmos3_serve.client.publish import REQUEST, Found, Publication, read_json, verified_manifest
+from cosmos3_serve.client.publish import REQUEST, Found, Publication, read_bytes, read_json, verified_manifest
 from cosmos3_serve.client.submission import Submission
 from cosmos3_serve.contract.batch import BatchRequest, body_sha256
+from cosmos3_serve.contract.jsontext import decode_json
+from cosmos3_serve.contract.prepare import prepare_request
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
-from cosmos3_serve.errors import Conflict, NotFound, Refusal, UsageError
+from cosmos3_serve.errors import Conflict, InputError, NotFound, Refusal, UsageError
 from cosmos3_serve.storage.files import in_thread
 from cosmos3_serve.storage.store import open_store
 
@@ -39,7 +42,9 @@ async def resume(submission: Submission) -> dict[str, Any]:
         journal = await in_thread(submission.journals.find, output_path)
         submission.journal = journal
         if journal is None:
-            return await _published(submission, output_path)
+            if (manifest := await _published(submission, output_path)) is not None:
+                return manifest
+            submission.journal = journal = await _adopted(submission, output_path)
         request = BatchRequest.model_validate_json(await in_thread(lambda: journal.request))
         await _same_input(submission, request)
         place = open_store(output_path, submission.environ)
@@ -79,18 +84,50 @@ async def _same_input(submission: Submission, request: BatchRequest) -> None:
         )
 
 
-async def _published(submission: Submission, output_path: str) -> dict[str, Any]:
+async def _published(submission: Submission, output_path: str) -> dict[str, Any] | None:
+    """The verified manifest of a complete publication, whoever made it; None where there is none."""
     place = open_store(output_path, submission.environ)
     manifest = await verified_manifest(place)
-    if manifest is None:
+    if manifest is not None:
+        published: Mapping[str, Any] = await read_json(place, REQUEST) or {}
+        await _same_input(submission, BatchRequest.model_validate({"samples": [], **published}))
+    return manifest
+
+
+async def _adopted(submission: Submission, output_path: str) -> Journal:
+    """A journal made anew from the claim at the output location: it holds the very body that was posted.
+
+    So a run also continues on another machine, once it got as far as claiming its place.
+    """
+    order = submission.order
+    claim = await read_bytes(open_store(output_path, submission.environ), REQUEST)
+    if claim is None:
         raise NotFound(
             "there is nothing to resume: no run for this output path in the journal, and no publication",
             remedy="submit it without --resume, or name the --journal-dir that the run was started with",
             code="no_such_run",
         )
-    published: Mapping[str, Any] = await read_json(place, REQUEST) or {}
-    await _same_input(submission, BatchRequest.model_validate({"samples": [], **published}))
-    return manifest
+    try:
+        request = await in_thread(lambda: prepare_request(decode_json(claim)))
+    except InputError:
+        request = BatchRequest(samples=[])
+    if not request.request_id:
+        raise Conflict(
+            "the request.json at the output location is not one of ours",
+            remedy="choose another --output-path; a publication is never overwritten",
+            code="publication_exists",
+        )
+    run = Run(
+        run_id=order.run_id,
+        request_id=request.request_id,
+        endpoint=load.endpoint_of(order.endpoint, submission.environ),
+        input_path=order.input_path,
+        output_path=output_path,
+        expected_revision=order.expected_revision,
+        ledger=False,  # until the service says otherwise
+        created_at=time.time(),
+    )
+    return await in_thread(submission.journals.create, run, claim)
 
 
 def _apply_flags(journal: Journal, submission: Submission) -> None:
