@@ -198,7 +198,7 @@ async def test_a_damaged_batch_is_reported_and_the_others_live(tmp_path: Path, w
     await ledger.close()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(junk=st.binary(max_size=300), name=st.sampled_from(["journal.jsonl", "summary.json", "request.json"]))
 def test_no_content_of_a_ledger_file_stops_a_start(tmp_path: Path, junk: bytes, name: str) -> None:
     async def attempt() -> None:
@@ -227,7 +227,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(records=RECORDS)
 def test_what_is_read_again_is_what_was_seen(tmp_path: Path, records: list[dict[str, Any]]) -> None:
     async def attempt() -> None:

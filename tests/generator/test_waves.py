@@ -271,7 +271,7 @@ class Machine(RuleBasedStateMachine):
             assert self.scheduler.waiting(name) == sorted(i for b, i in self.waiting if b == name)
 
 
-Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestScheduler = Machine.TestCase
 
 
