@@ -1,4 +1,4 @@
-"""Warden: a small process between a replica and its engine, which sees to it that nothing of the engine outlives either.
+"""Warden: a small process between a replica and its engine: nothing of the engine outlives either.
 
 Run as a script (standard library only, nothing of the package imported). It starts the engine in a process group of
 its own, keeps the engine's output in a bounded log, and ends it when told, or when the pipe to the replica closes,
