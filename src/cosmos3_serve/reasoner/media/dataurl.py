@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import binascii
+import importlib
+from collections.abc import Callable
+from typing import cast
 from urllib.parse import unquote_to_bytes
 
 from cosmos3_serve.reasoner.media.parts import DataSource, Kind
 from cosmos3_serve.reasoner.media.refusal import bad, too_large, unsupported
 
-try:
-    from pybase64 import b64decode as _b64decode  # fifty times faster than the standard library's
-except ImportError:  # pragma: no cover - the `reasoner` extra brings it
-    from base64 import b64decode as _b64decode  # type: ignore[assignment]
 
+def _decoder() -> Callable[..., bytes]:
+    """pybase64's where it is installed (the `reasoner` extra brings it): fifty times faster than the standard one."""
+    try:
+        module = importlib.import_module("pybase64")
+    except ImportError:
+        module = base64
+    return cast(Callable[..., bytes], module.b64decode)
+
+
+_b64decode = _decoder()
 MAX_HEADER = 256
 FRAMES_REMEDY = "join the frames to one video: ffmpeg -framerate 2 -i FRAME%04d.jpg OUTPUT.mp4, or send image_url parts"
 

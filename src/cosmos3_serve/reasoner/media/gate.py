@@ -172,9 +172,7 @@ class MediaGate:
 
     def _check_quarantine(self, sha256: str) -> None:
         if self._quarantined(sha256):
-            raise broken(
-                "media_quarantined", "this content has stopped a replica and is not taken", "re-encode it"
-            )
+            raise broken("media_quarantined", "this content has stopped a replica and is not taken", "re-encode it")
 
     def _plan(self, info: MediaInfo, options: Mapping[str, Any]) -> Sampling:
         """
@@ -189,10 +187,10 @@ class MediaGate:
             ) from None
         if sampling.decoded_bytes > self._limits.max_sampled_bytes:
             limit = self._limits.max_sampled_bytes
-            frames = f"{len(sampling.indices)} frames of {info.width}x{info.height}"
+            frames = f"{sampling.decoded_bytes // (3 * info.width * info.height)} frames of {info.width}x{info.height}"
             raise too_large(
                 "media_too_many_pixels",
-                f"the {frames} that a replica would use are {sampling.decoded_bytes} bytes, more than {limit}",
+                f"the {frames} that a replica would load are {sampling.decoded_bytes} bytes, more than {limit}",
                 "ffmpeg -i INPUT -vf scale=-2:720 OUTPUT.mp4, or ask for fewer frames (media_io_kwargs.video.fps)",
             )
         return sampling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sys
 from contextlib import suppress
@@ -55,7 +56,7 @@ class Prober:
     @property
     def rules(self) -> str:
         """What a verdict depends on besides the content."""
-        return f"{VERSION}-{RECIPE}-{self._decoder.name}-{self._limits.fingerprint()}"
+        return f"{VERSION}-{RECIPE}-{_fingerprint(self._decoder)}-{self._limits.fingerprint()}"
 
     async def probe(self, path: Path, kind: Kind, out: Path) -> Probed:
         """Look into a file, and write a copy to `out` where replicas would get the original wrong.
@@ -164,3 +165,7 @@ class _Process:
         with suppress(ProcessLookupError):
             process.kill()
         await asyncio.shield(asyncio.ensure_future(process.wait()))
+
+
+def _fingerprint(decoder: ReplicaDecoder) -> str:
+    return hashlib.sha256(json.dumps(decoder.as_dict(), sort_keys=True).encode()).hexdigest()[:8]

@@ -60,7 +60,7 @@ class Sampling:
         width, height: after resizing.
         tokens: the video's own; its timestamps' words come on top.
         patch_bytes: that a replica's processor cache needs for it (32-bit floats).
-        decoded_bytes: RGB bytes of the sampled frames before resizing.
+        decoded_bytes: RGB bytes that the loader holds before resizing.
     """
 
     indices: tuple[int, ...]
@@ -103,7 +103,7 @@ def sample_video(info: MediaInfo, processor: VideoProcessor, options: Mapping[st
         height=height,
         tokens=patches // processor.merge_size**2,
         patch_bytes=patches * 3 * step * processor.patch_size**2 * 4,
-        decoded_bytes=count * info.width * info.height * 3,
+        decoded_bytes=loaded_frames(info.replica_frames, info.fps, options) * info.width * info.height * 3,
     )
 
 
@@ -113,10 +113,7 @@ def frame_indices(total: int, fps: float, processor: VideoProcessor, options: Ma
     The loader reads `media_io_kwargs.video`; its `fps` is 2 unless set there. Where it has picked every frame, the
     processor picks once more, by its own numbers or `mm_processor_kwargs`.
     """
-    loading = options.get("media_io_kwargs", {})
-    wanted = min(float(loading.get("fps", 2)), _LOADER_MAX_FPS)
-    most = min(int(loading.get("max_frames", _LOADER_MAX_FRAMES)), _LOADER_MAX_FRAMES)
-    count = min(max(int(total / fps * wanted), int(loading.get("min_frames", 4))), most, total)
+    count = loaded_frames(total, fps, options)
     indices = spread(total, count)
     if count != total:
         return indices
@@ -130,6 +127,14 @@ def frame_indices(total: int, fps: float, processor: VideoProcessor, options: Ma
         count = max(count, int(kwargs.get("min_frames", processor.min_frames)))
         count = min(count, int(kwargs.get("max_frames", processor.max_frames)))
     return spread(total, max(1, min(count, total)))
+
+
+def loaded_frames(total: int, fps: float, options: Mapping[str, Any]) -> int:
+    """Frames that the loader decodes and holds at once."""
+    loading = options.get("media_io_kwargs", {})
+    wanted = min(float(loading.get("fps", 2)), _LOADER_MAX_FPS)
+    most = min(int(loading.get("max_frames", _LOADER_MAX_FRAMES)), _LOADER_MAX_FRAMES)
+    return min(max(int(total / fps * wanted), int(loading.get("min_frames", 4))), most, total)
 
 
 def spread(total: int, count: int) -> list[int]:

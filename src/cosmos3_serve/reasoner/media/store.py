@@ -43,7 +43,7 @@ class MediaStore:
         if max_bytes < 1 or max_age_s <= 0:
             raise ValueError("the bounds of the media store must be positive")
         self._root = root / "blobs"
-        self._max_bytes, self._max_age_s, self._clock = max_bytes, max_age_s, clock
+        self.max_bytes, self._max_age_s, self._clock = max_bytes, max_age_s, clock
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._bytes = 0
@@ -74,7 +74,7 @@ class MediaStore:
                 break
             self._evict(sha256)
         with suppress(NotReady):  # all in use: the next write will say so
-            self._make_room(0)
+            self._reserve(0)
 
     sweep = open
 
@@ -147,28 +147,24 @@ class MediaStore:
         Raises:
             NotReady: everything that could go is in use.
         """
-        self._make_room(size)
-        with self._lock:
-            self._reserved += size
-
-    def _release(self, reserved: int) -> None:
-        with self._lock:
-            self._reserved -= reserved
-
-    def _make_room(self, size: int) -> None:
         tried = 0
         while True:
             with self._lock:
-                if self._bytes + self._reserved + size <= self._max_bytes:
+                if self._bytes + self._reserved + size <= self.max_bytes:
+                    self._reserved += size
                     return
                 oldest = next(iter(self._sizes), None) if tried < len(self._sizes) else None
             if oldest is None:
                 raise NotReady(
-                    f"the media store's {self._max_bytes} bytes are all in use",
+                    f"the media store's {self.max_bytes} bytes are all in use",
                     code="media_store_full",
                     retry_after_s=5,
                 )
             tried = 0 if self._evict(oldest) else tried + 1
+
+    def _release(self, reserved: int) -> None:
+        with self._lock:
+            self._reserved -= reserved
 
     def _evict(self, sha256: str) -> bool:
         if not blobs.remove(self._root, sha256):
@@ -193,7 +189,7 @@ class Writer:
     """Bytes on their way into the store: hashed, counted, invisible until `commit`. Not for several threads at once."""
 
     def __init__(self, store: MediaStore, root: Path, max_bytes: int) -> None:
-        self._store, self._root, self._max_bytes = store, root, max_bytes
+        self._store, self._root, self._max_bytes = store, root, min(max_bytes, store.max_bytes)
         self._digest = hashlib.sha256()
         self._reserved = 0
         self.size = 0
