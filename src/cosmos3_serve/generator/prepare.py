@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
-import time
 from pathlib import Path
 
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.generator.batch_files import PRIVATE
 from cosmos3_serve.generator.engines.guard import make_guard
-from cosmos3_serve.service.http_server import listening_socket
 from cosmos3_serve.service.revision import source_revision
 from cosmos3_serve.service.tokens import TokenBook
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.storage.roots import AllowedRoots
+from cosmos3_serve.weights.cache_dir import default_cache
 from cosmos3_serve.weights.checkpoint import Checkpoint, resolve_checkpoint
-
-PORT_WAIT_S = 15.0
 
 
 def prepare(settings: GeneratorSettings) -> tuple[GeneratorSettings, Checkpoint, str]:
@@ -48,11 +43,6 @@ def prepare(settings: GeneratorSettings) -> tuple[GeneratorSettings, Checkpoint,
     return settings, resolve_checkpoint(settings.checkpoint, cache), revision
 
 
-def default_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "cosmos3-serve"
-
-
 def _writable(path: Path) -> Path:
     """The output root, made if missing, after a file was written there. Raises StartRefused."""
     root = path.expanduser().absolute()
@@ -68,17 +58,3 @@ def _writable(path: Path) -> Path:
             remedy="name a writable directory: --output-path, NPA_COSMOS3_RAY_OUTPUT_DIR",
         ) from None
     return root.resolve()
-
-
-def hold_port(host: str, port: int) -> socket.socket:
-    """Bind the public address without listening; waits a little for a killed service to let go of it."""
-    deadline = time.monotonic() + PORT_WAIT_S
-    while True:
-        try:
-            # Without SO_REUSEPORT first: two services must never share a port without knowing.
-            listening_socket(host, port, shared=False).close()
-            return listening_socket(host, port)
-        except StartRefused:
-            if port == 0 or time.monotonic() > deadline:
-                raise
-            time.sleep(0.25)

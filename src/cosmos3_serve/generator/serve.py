@@ -13,23 +13,23 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from cosmos3_serve.contract.wire import APP_NAME
 from cosmos3_serve.errors import Cosmos3Error, GuardrailsUnavailable, Interrupted, ServiceFailure, StartRefused
-from cosmos3_serve.generator.prepare import hold_port, prepare
+from cosmos3_serve.generator.prepare import prepare
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.cluster import RayCluster
+from cosmos3_serve.service.http_server import hold_port
+from cosmos3_serve.service.local import write_ready_file
 from cosmos3_serve.service.signals import Stop, StopSignals
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
 
 log = structlog.get_logger(__name__)
 
-READY_FILE_ENV = "COSMOS3_READY_FILE"
 TICK_S = 2.0  # how stale the reaper's list of processes may be
 LOOK_EVERY = 5  # ticks between two looks at the ingress
 POLL_S = 0.3
@@ -76,7 +76,7 @@ def _serve(settings: GeneratorSettings, stop: StopSignals, on_ready: OnReady | N
         ready = _wait_ready(ingress, settings, cluster, stop)
         if ready is not None:
             log.info("ready", **ready)
-            _write_ready_file(ready)
+            write_ready_file(ready)
             if on_ready is not None:
                 on_ready(ready)
             _watch(ingress, cluster, stop)
@@ -232,15 +232,6 @@ def _withdraw(cluster: RayCluster) -> None:
             with contextlib.suppress(Exception):
                 serve.delete(APP_NAME)
     cluster.stop()
-
-
-def _write_ready_file(ready: Mapping[str, Any]) -> None:
-    name = os.environ.get(READY_FILE_ENV)
-    if name:
-        path = Path(name)
-        temporary = path.with_name(path.name + ".new")
-        temporary.write_text(json.dumps(dict(ready)))
-        temporary.replace(path)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ HEADER_TIMEOUT_S = 20.0
 KEEP_ALIVE_S = 30
 BACKLOG = 512
 MAX_CONNECTIONS = 2048
+PORT_WAIT_S = 15.0
 
 
 class BoundedProtocol(H11Protocol):
@@ -154,6 +156,20 @@ def listening_socket(host: str, port: int, *, shared: bool = True) -> socket.soc
         ) from None
     sock.setblocking(False)
     return sock
+
+
+def hold_port(host: str, port: int) -> socket.socket:
+    """Bind the public address without listening; waits a little for a killed service to let go of it."""
+    deadline = time.monotonic() + PORT_WAIT_S
+    while True:
+        try:
+            # Without SO_REUSEPORT first: two services must never share a port without knowing.
+            listening_socket(host, port, shared=False).close()
+            return listening_socket(host, port)
+        except StartRefused:
+            if port == 0 or time.monotonic() > deadline:
+                raise
+            time.sleep(0.25)
 
 
 def _resolve(host: str, port: int) -> tuple[Any, ...]:
