@@ -400,6 +400,22 @@ def test_text_is_computed_once_per_prompt_of_a_wave(engine, root, monkeypatch):
     assert len(seen) == 3  # "a", "b" and the common negative prompt, whatever the number of steps
 
 
+def test_bfloat16_as_on_cuda_runs_every_part(root, files, monkeypatch):
+    """The GPU's precision and packing, on a CPU: no part may assume float32."""
+    half = load_components(tiny_checkpoint().path, torch.device("cpu"), torch.bfloat16)
+    module = "cosmos3_serve.generator.engines.diffusers.engine.load_components"
+    monkeypatch.setattr(module, lambda path, device: half)
+    engine = DiffusersEngine(tiny_checkpoint(), output_root=root, device="cpu", guardrails=False, packing="wave")
+    assert engine.info().dtype == "bfloat16"
+    action = {"domain_name": "av", "action_chunk_size": 4, "guidance": 2.0, "vision_path": files["image.png"]}
+    jobs = [
+        make_job(root, "h1", prompt="x", model_mode="wam", num_steps=2, **action),
+        make_job(root, "h2", prompt="x", num_steps=2, edge={"control_path": files["control.png"]}, num_frames=1),
+    ]
+    results = generate(engine, *jobs)
+    assert [r.error for r in results] == [None, None]
+
+
 def test_components_are_shared_and_unchanged():
     assert not any(p.requires_grad for p in components().transformer.parameters())
     assert isinstance(tiny_checkpoint(), Checkpoint)

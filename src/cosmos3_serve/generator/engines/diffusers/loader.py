@@ -59,8 +59,8 @@ def pick_device(choice: DeviceChoice) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if choice == "cuda" else torch.device("cpu")
 
 
-def load_components(path: Path, device: torch.device) -> Components:
-    """Load in float32 on a CPU, in bfloat16 on CUDA. Never reaches for the network.
+def load_components(path: Path, device: torch.device, dtype: torch.dtype | None = None) -> Components:
+    """Load in `dtype`, by default float32 on a CPU and bfloat16 on CUDA. Never reaches for the network.
 
     Raises:
         CheckpointUnavailable: the files are not those of a Cosmos3 checkpoint that this diffusers version reads.
@@ -69,7 +69,7 @@ def load_components(path: Path, device: torch.device) -> Components:
     from diffusers import AutoencoderKLWan, Cosmos3OmniTransformer
     from transformers import AutoTokenizer
 
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     options: dict[str, Any] = {"torch_dtype": dtype, "use_safetensors": True, "local_files_only": True}
     try:
         transformer = Cosmos3OmniTransformer.from_pretrained(str(path), subfolder="transformer", **options)
