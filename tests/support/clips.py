@@ -8,6 +8,7 @@ import functools
 import io
 import random
 import struct
+import subprocess
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -94,6 +95,18 @@ def jitter() -> bytes:
     """24 frames in 2 s, each up to 10 ms off, as phones make them."""
     place = random.Random(1)
     return clip(frames=24, times_ms=tuple(i * 83 + place.randint(-10, 10) + 20 for i in range(24)))
+
+
+def rewritten(data: bytes, suffix: str, *options: str, before: tuple[str, ...] = ()) -> bytes:
+    """A clip through FFmpeg itself, for what PyAV cannot write: edit lists, streams without a length."""
+    import imageio_ffmpeg
+
+    with TemporaryDirectory() as folder:
+        source, target = Path(folder) / "in.mp4", Path(folder) / f"out.{suffix}"
+        source.write_bytes(data)
+        command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", *before, "-i", str(source), *options, str(target)]
+        subprocess.run(command, check=True, timeout=60)
+        return target.read_bytes()
 
 
 # ---- the same bytes with one thing changed --------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The frames and tokens told by `explain` are those that the replica's own loader and processor gave."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,12 @@ def test_as_measured_on_the_real_loader_and_processor(processor: VideoProcessor,
     assert [found.width, found.height] == case["resized"]
     assert found.tokens == case["tokens"]
     assert found.patch_bytes == case["patch_bytes"]
+
+
+def test_a_frame_that_the_loader_cannot_read_is_not_told(processor: VideoProcessor) -> None:
+    """As seen: 120 counted, 119 there, 10 asked for, 9 used."""
+    clip = dataclasses.replace(info(119, 24, 160, 96), replica_frames=120)
+    assert sample_video(clip, processor, {}).indices == (0, 13, 26, 40, 53, 66, 79, 93, 106)
 
 
 def test_what_explain_shows(processor: VideoProcessor) -> None:

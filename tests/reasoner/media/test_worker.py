@@ -127,6 +127,25 @@ def test_a_little_jitter_is_no_reason_to_convert(tmp_path: Path) -> None:
     assert found["served"] is None
 
 
+@pytest.mark.parametrize(("start", "hidden", "replica"), [("0.04", 1, 48), ("0.5", 12, 36), ("1.25", 30, 18)])
+def test_frames_that_an_edit_list_hides_are_not_counted(tmp_path: Path, start: str, hidden: int, replica: int) -> None:
+    """A cut without encoding keeps the frames since the last key frame, and hides them. Seen on the replica's own
+    loader: it corrects its count where it is off by more than one."""
+    cut = clips.rewritten(clips.clip(frames=48, fps=24), "mp4", "-c", "copy", before=("-ss", start))
+    found = passed(tmp_path, cut)
+    info = found["info"]
+    assert (info["frames"], info["header_frames"], info["replica_frames"]) == (48 - hidden, 48, replica)
+    assert info["fps"] == 24
+    assert found["served"] is None
+
+
+def test_a_stream_without_a_length_is_normalised(tmp_path: Path) -> None:
+    live = clips.rewritten(clips.clip(frames=30), "webm", "-c:v", "libvpx", "-live", "1")
+    found = passed(tmp_path, live)
+    assert found["served"]["normalised"] == ["the container counts no frames"]
+    assert found["served"]["frames"] == 30
+
+
 def test_two_frames_are_enough_and_one_is_not(tmp_path: Path) -> None:
     assert passed(tmp_path, clips.clip(frames=2))["info"]["frames"] == 2
     assert passed(tmp_path, clips.clip(frames=5, fps=25))["info"]["duration_s"] == pytest.approx(0.2)

@@ -81,23 +81,22 @@ class MediaGate:
             StorageFailure, ServiceFailure: our side broke.
         """
         self._check_announced(parts)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._attempt(part, tenant)) for part in parts]
-        results = [task.result() for task in tasks]
-        blobs = [blob for result in results if not isinstance(result, Exception) for blob in result[1]]
+        admitted = Admitted()
         try:
-            items = []
-            for result in results:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._attempt(part, tenant, admitted.blobs)) for part in parts]
+            for task in tasks:
+                result = task.result()
                 if isinstance(result, Exception):
                     raise result
-                items.append(result[0])
-            total = sum(item.size for item in items)
+                admitted.items.append(result)
+            total = sum(item.size for item in admitted)
             if total > self._limits.max_request_media_bytes:
                 raise self._too_much(total).as_error(parts[-1].param)
         except BaseException:
-            Admitted([], blobs).release()
+            admitted.release()
             raise
-        return Admitted(items, blobs)
+        return admitted
 
     def _check_announced(self, parts: Sequence[MediaPart]) -> None:
         total = 0
@@ -110,10 +109,10 @@ class MediaGate:
         limit = self._limits.max_request_media_bytes
         return too_large("media_too_large", f"the request's media are {total} bytes, more than {limit}", "send less")
 
-    async def _attempt(self, part: MediaPart, tenant: str) -> tuple[MediaItem, list[Blob]] | Exception:
+    async def _attempt(self, part: MediaPart, tenant: str, blobs: list[Blob]) -> MediaItem | Exception:
         """A failure is a result: the first part's is told, however the others end."""
         try:
-            return await self._admit(part, tenant)
+            return await self._admit(part, tenant, blobs)
         except Refused as refused:
             return refused.as_error(part.param)
         except InputError as error:
@@ -123,39 +122,34 @@ class MediaGate:
         except Cosmos3Error as error:
             return error
 
-    async def _admit(self, part: MediaPart, tenant: str) -> tuple[MediaItem, list[Blob]]:
-        blobs: list[Blob] = []
-        try:
-            original = await self._bring(part, tenant)
-            blobs.append(original)
-            self._check_quarantine(original.sha256)
-            verdict = await self.screen.judge(original, part.kind)
-            assert verdict.info is not None
-            if isinstance(part.source, DataSource):
-                check_declared(part.source.mime, verdict.info.mime)
-            info, served, options = verdict.info, original, dict(part.options)
-            if verdict.served is not None:
-                served, info = await self.screen.copy(original, part.kind, verdict)
-                blobs.append(served)
-                options["recipe"] = self._prober.recipe
-            item = MediaItem(
-                kind=part.kind,
-                where=part.where,
-                sha256=original.sha256,
-                mime=info.mime,
-                size=served.size,
-                path=served.path,
-                info=info,
-                original=verdict.info if verdict.served else None,
-                options=part.options,
-                uuid=media_uuid(part.kind, original.sha256, options),
-                sampling=self._plan(info, part.options) if part.kind == "video" else None,
-                source=part.source if isinstance(part.source, DataSource) and not verdict.served else None,
-            )
-        except BaseException:
-            Admitted([], blobs).release()
-            raise
-        return item, blobs
+    async def _admit(self, part: MediaPart, tenant: str, blobs: list[Blob]) -> MediaItem:
+        """`blobs`: the request's, which stay in use until it ends, well or not."""
+        original = await self._bring(part, tenant)
+        blobs.append(original)
+        self._check_quarantine(original.sha256)
+        verdict = await self.screen.judge(original, part.kind)
+        assert verdict.info is not None
+        if isinstance(part.source, DataSource):
+            check_declared(part.source.mime, verdict.info.mime)
+        info, served, options = verdict.info, original, dict(part.options)
+        if verdict.served is not None:
+            served, info = await self.screen.copy(original, part.kind, verdict)
+            blobs.append(served)
+            options["recipe"] = self._prober.recipe
+        return MediaItem(
+            kind=part.kind,
+            where=part.where,
+            sha256=original.sha256,
+            mime=info.mime,
+            size=served.size,
+            path=served.path,
+            info=info,
+            original=verdict.info if verdict.served else None,
+            options=part.options,
+            uuid=media_uuid(part.kind, original.sha256, options),
+            sampling=self._plan(info, part.options) if part.kind == "video" else None,
+            source=part.source if isinstance(part.source, DataSource) and not verdict.served else None,
+        )
 
     async def _bring(self, part: MediaPart, tenant: str) -> Blob:
         """The part's content, in the store and in use. Types that web servers declare are not believed, nor refused."""

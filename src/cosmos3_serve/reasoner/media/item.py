@@ -51,25 +51,26 @@ class MediaItem:
 class Admitted(Sequence[MediaItem]):
     """The items of one request, in the order of its parts, in use until `release` (or the end of a `with`)."""
 
-    def __init__(self, items: list[MediaItem], blobs: list[Blob]) -> None:
-        self._items, self._blobs = items, blobs
+    def __init__(self) -> None:
+        self.items: list[MediaItem] = []
+        self.blobs: list[Blob] = []
 
     @overload
     def __getitem__(self, index: int) -> MediaItem: ...
     @overload
     def __getitem__(self, index: slice) -> list[MediaItem]: ...
     def __getitem__(self, index: int | slice) -> MediaItem | list[MediaItem]:
-        return self._items[index]
+        return self.items[index]
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def __iter__(self) -> Iterator[MediaItem]:
-        return iter(self._items)
+        return iter(self.items)
 
     def release(self) -> None:
-        while self._blobs:
-            self._blobs.pop().close()
+        while self.blobs:
+            self.blobs.pop().close()
 
     def __enter__(self) -> Admitted:
         return self

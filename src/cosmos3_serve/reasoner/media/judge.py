@@ -31,7 +31,7 @@ def judge_video(
     _check_whole(facts, limits)
     turn = TURNS[facts.matrix] if facts.matrix else (0, False)
     width, height = (facts.height, facts.width) if turn[0] % 180 else (facts.width, facts.height)
-    fps, even = mean_rate(facts)
+    fps, even = frame_rate(facts, limits)
     info = MediaInfo(
         kind="video",
         mime=mime,
@@ -83,20 +83,19 @@ def _check_whole(facts: VideoFacts, limits: MediaLimits) -> None:
         raise broken("media_rotation_unsupported", "the video is turned by no quarter turn", COMMAND)
 
 
-def mean_rate(facts: VideoFacts) -> tuple[float, bool]:
-    """Frames per second, and whether they come evenly. As a replica has it where the header says so and is right."""
-    times = facts.times_s
+def frame_rate(facts: VideoFacts, limits: MediaLimits) -> tuple[float, bool]:
+    """Frames per second, and whether they come evenly.
+
+    The header's rate, which replicas go by, unless the frames' own times contradict it.
+    """
+    times, header = facts.times_s, facts.header_rate
     gaps = [after - before for before, after in pairwise(times)]
-    span = times[-1]
-    if span <= 0:
-        return facts.header_rate or 25.0, facts.header_rate is not None
-    measured = len(gaps) / span
+    if times[-1] <= 0:
+        return header or 25.0, False
     usual = statistics.median(gaps)
     even = all(abs(gap - usual) <= max(0.1 * usual, 0.0015) for gap in gaps)  # containers round to milliseconds
-    header = facts.header_rate
-    if header and abs(header - measured) <= 0.02 * measured + 1e-9:
-        return header, even
-    return measured, even
+    believed = header is not None and drift(facts, header) <= limits.drift_s
+    return header if believed and header else len(gaps) / times[-1], even
 
 
 def drift(facts: VideoFacts, fps: float) -> float:

@@ -87,7 +87,9 @@ def sample_video(info: MediaInfo, processor: VideoProcessor, options: Mapping[st
     Raises:
         ValueError: a size that the processor refuses (a strip; no pixels).
     """
-    indices = frame_indices(info.replica_frames, info.fps, processor, options)
+    picked = frame_indices(info.replica_frames, info.fps, processor, options)
+    # Where an edit list hides one frame, the loader counts one too many and goes without it.
+    indices = [index for index in picked if index < info.frames]
     count = len(indices)
     height, width = resized(count, info.height, info.width, processor, options)
     step = processor.temporal_patch_size
