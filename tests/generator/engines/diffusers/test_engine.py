@@ -353,21 +353,22 @@ class Strict:
 
 
 @pytest.mark.parametrize(
-    "guard, code",
+    "guard, code, decisions",
     [
-        (Strict(prompt="blocked"), "guardrail_blocked"),
-        (Strict(prompt="broken"), "guardrail_failed"),
-        (Strict(media="blocked"), "guardrail_blocked"),
-        (Strict(media="broken"), "guardrail_failed"),
-        (Strict(), None),
+        (Strict(prompt="blocked"), "guardrail_blocked", ["blocked", "not_run"]),
+        (Strict(prompt="broken"), "guardrail_failed", ["not_run", "not_run"]),
+        (Strict(media="blocked"), "guardrail_blocked", ["passed", "blocked"]),
+        (Strict(media="broken"), "guardrail_failed", ["passed", "not_run"]),
+        (Strict(), None, ["passed", "passed"]),
     ],
 )
-def test_the_guard_decides_and_a_broken_one_fails_closed(root, monkeypatch, guard, code):
+def test_the_guard_decides_and_a_broken_one_fails_closed(root, monkeypatch, guard, code, decisions):
     monkeypatch.setattr("cosmos3_serve.generator.engines.diffusers.engine.make_guard", lambda enabled: guard)
     engine = make_engine(root, monkeypatch)
     job = make_job(root, f"guard-{guard.prompt}-{guard.media}", **T2I)
     [result] = generate(engine, job)
     image = Path(job.output_dir) / "vision.jpg"
+    assert [check["decision"] for check in result.guardrails["checks"]] == decisions
     if code is not None:
         assert result.error is not None and result.error.code == code
         assert not image.exists()

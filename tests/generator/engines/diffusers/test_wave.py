@@ -21,6 +21,7 @@ class FakeRun:
     shape: Any = "same"
     fails_at: dict[int, Exception] = field(default_factory=dict)
     steps_done: int = 0
+    prompt_decision: str = "passed"
 
     @property
     def current(self) -> "FakeRun":

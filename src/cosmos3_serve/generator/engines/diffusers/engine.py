@@ -32,7 +32,7 @@ from cosmos3_serve.generator.engines.diffusers.wave import (
     free_memory,
     is_out_of_memory,
 )
-from cosmos3_serve.generator.engines.guard import guard_record, make_guard
+from cosmos3_serve.generator.engines.guard import Decision, guard_record, make_guard
 from cosmos3_serve.generator.engines.job import EngineInfo, EngineJob, EngineResult
 from cosmos3_serve.weights.checkpoint import Checkpoint
 
@@ -122,7 +122,8 @@ class DiffusersEngine:
                 results.append(Denoised(seat.job, seat.latents, seat.wave, phases))
             else:
                 error = seat.error or SampleError(SampleCode.ENGINE_FAILED, "the sample got lost")
-                results.append(FailedSample(error, seat.job, seat.wave, phases))
+                decisions: dict[str, Decision] = {"prompt": seat.decision, "media": "not_run"}
+                results.append(FailedSample(error, seat.job, seat.wave, phases, decisions))
         return results
 
     def finish(self, item: Denoised | FailedSample) -> EngineResult:
@@ -140,7 +141,9 @@ class DiffusersEngine:
             if last_chance or failure.sample_code is not SampleCode.OUT_OF_MEMORY:
                 break
             free_memory()
-        return self._finisher.failure(FailedSample(failure, item.job, item.wave, item.phases))
+        media: Decision = "blocked" if failure.sample_code is SampleCode.GUARDRAIL_BLOCKED else "not_run"
+        decisions: dict[str, Decision] = {"prompt": item.latents.prompt_decision, "media": media}
+        return self._finisher.failure(FailedSample(failure, item.job, item.wave, item.phases, decisions))
 
     def check(self) -> None:
         """Raises whatever the device raises when it is no longer usable."""

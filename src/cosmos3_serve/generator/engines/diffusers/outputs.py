@@ -38,14 +38,23 @@ class Denoised:
 class FailedSample(SampleError):
     """A sample without a result, with what is known of it; `DiffusersEngine.finish` takes it too."""
 
-    def __init__(self, error: SampleError, job: EngineJob, wave: WaveRecord, phases: dict[str, float]) -> None:
+    def __init__(
+        self,
+        error: SampleError,
+        job: EngineJob,
+        wave: WaveRecord,
+        phases: dict[str, float],
+        decisions: dict[str, Decision],
+    ) -> None:
         super().__init__(error.sample_code, error.detail)
         self.job = job
         self.wave = wave
         self.phases = phases
+        self.decisions = decisions
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FailedSample, (SampleError(self.sample_code, self.detail), self.job, self.wave, self.phases)
+        error = SampleError(self.sample_code, self.detail)
+        return FailedSample, (error, self.job, self.wave, self.phases, self.decisions)
 
 
 def public_args(job: EngineJob, root: Path) -> dict[str, Any]:
@@ -133,13 +142,12 @@ class Finisher:
                 write_text(directory / wire.SAMPLE_OUTPUTS, json.dumps(record, indent=2) + "\n")
         except OSError:
             pass  # the result says it all; the file is a convenience
-        blocked: Decision = "blocked" if failed.sample_code is SampleCode.GUARDRAIL_BLOCKED else "not_run"
         return EngineResult(
             name=failed.job.name,
             error=EngineError.of(failed),
             wave=failed.wave,
             phases=failed.phases,
-            guardrails=guard_record(self._guard, prompt=blocked, media="not_run"),
+            guardrails=guard_record(self._guard, **failed.decisions),
         )
 
     def _decode(self, latents: Latents) -> Frames:

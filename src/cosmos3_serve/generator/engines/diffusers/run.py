@@ -73,7 +73,7 @@ class Run:
     ) -> None:  # fmt: skip
         self.job = job
         self.sample = sample
-        self._prompt_decision = decision
+        self.prompt_decision = decision
         self._tools = tools
         self._prompts = prompts
         self._transfer = transfer
@@ -112,7 +112,7 @@ class Run:
         action = self.current.start.action
         return Latents(
             self.sample,
-            self._prompt_decision,
+            self.prompt_decision,
             self.current.latents,
             self.current.action,
             action.width if action else 0,
