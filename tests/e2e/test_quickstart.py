@@ -28,8 +28,8 @@ def done(tmp_path_factory):
     # Settings of somebody else's service must not leak in.
     environ = {**os.environ, **mark, "NPA_COSMOS3_RAY_PORT": "9", "NPA_COSMOS3_RAY_TOKEN": "somebody-elses"}
     ran = subprocess.run(command(workdir, "--json"), capture_output=True, text=True, timeout=500, env=environ)
-    log = workdir / "logs" / "service.log"
-    assert ran.returncode == 0, ran.stderr[-4000:] + (log.read_text()[-4000:] if log.is_file() else "")
+    logs = "".join(log.read_text()[-4000:] for log in workdir.glob("logs/*.log"))
+    assert ran.returncode == 0, ran.stderr[-4000:] + logs
     return json.loads(ran.stdout), ran.stderr, mark
 
 

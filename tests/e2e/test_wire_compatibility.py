@@ -5,8 +5,6 @@ The other direction, our client against a server that answers exactly as the con
 
 import hashlib
 import json
-import os
-import secrets
 from pathlib import Path
 
 import httpx
@@ -16,13 +14,13 @@ from obstore.store import S3Store
 from PIL import Image
 from support import baseline_client
 from support.processes import left_after, new_mark
+from support.service import shared_cache
 
-from cosmos3_serve.cli import demo
+from cosmos3_serve.cli import demo, main
 from cosmos3_serve.cli.local_s3 import LocalS3
-from cosmos3_serve.cli.service_process import ServiceProcess
+from cosmos3_serve.cli.serve_command import ServeCommand
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-TOKEN = secrets.token_urlsafe(24)
 CLIP = {"num_frames": 5, "fps": 8, "num_steps": 2}
 IMAGE = {"model_mode": "text2image", "num_steps": 2}
 
@@ -51,11 +49,9 @@ def service(s3, tmp_path_factory):
     flags = [
         *("--host", "127.0.0.1", "--port", "0", "--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails"),
         *("--device", "cpu", "--allowed-s3-roots", "s3://wire/inputs", "--output-path", str(root / "outputs")),
-        *("--drain-timeout-s", "5"),
+        *("--drain-timeout-s", "5", "--cache-dir", str(shared_cache(tmp_path_factory))),
     ]
-    environ = {**os.environ, **s3.environ, **mark, "NPA_COSMOS3_RAY_TOKEN": TOKEN}
-    with ServiceProcess(flags, environ, root / "service.log") as running:
-        running.wait_ready()
+    with ServeCommand(flags, {**s3.environ, **mark}, shared_cache(tmp_path_factory)) as running:
         yield running
     assert left_after(mark) == {}
 
@@ -64,10 +60,23 @@ def submit(service, output: Path, samples: list[dict], **more):
     return baseline_client.run(
         input_text=json.dumps({"samples": samples}),
         output_path=str(output),
-        endpoint=service.ready["endpoint"],
-        token=TOKEN,
+        endpoint=service.url,
+        token=service.token,
         **more,
     )
+
+
+def test_the_command_prints_its_ready_line_as_json(service) -> None:
+    lines = [line for line in service.log_path.read_text().splitlines() if line.startswith('{"backend"')]
+    assert [json.loads(line) for line in lines] == [service.ready]
+
+
+@pytest.mark.parametrize(("token", "code"), [("", 0), ("wrong-token", 3)])
+def test_ray_health_asks_with_the_token(service, token, code, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("NPA_COSMOS3_RAY_TOKEN", token or service.token)
+    assert main.run(main.build(), "cosmos3", ["ray-health", "--endpoint", service.url, "--json"]) == code
+    said = json.loads(capsys.readouterr().out)
+    assert said.get("status") == "ready" if code == 0 else said["code"] == "unauthorized"
 
 
 def test_an_existing_client_gets_its_publication(service, tmp_path) -> None:
@@ -129,9 +138,9 @@ def test_no_absolute_server_path_leaves_the_service(service, tmp_path) -> None:
 )
 def test_refusals_keep_the_baseline_statuses_and_a_text_detail(service, body, status) -> None:
     answer = httpx.post(
-        f"{service.ready['endpoint']}/v1/batches",
+        f"{service.url}/v1/batches",
         json=body,
-        headers={"Authorization": f"Bearer {TOKEN}"},
+        headers=service.headers,
         timeout=60,
         trust_env=False,
     )
@@ -141,9 +150,7 @@ def test_refusals_keep_the_baseline_statuses_and_a_text_detail(service, body, st
 
 
 def test_ready_health_models_and_system_info_keep_the_baseline_fields(service) -> None:
-    with httpx.Client(
-        base_url=service.ready["endpoint"], headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60, trust_env=False
-    ) as http:
+    with httpx.Client(base_url=service.url, headers=service.headers, timeout=60, trust_env=False) as http:
         ready = http.get("/ready").json()
         assert ready["status"] == "ready"
         assert {

@@ -69,6 +69,12 @@ class Children(AbstractContextManager["Children"]):
         with self._held():
             return self._stack.enter_context(child)
 
+    def start(self, launch: Callable[[], object], stop: Callable[[], object]) -> None:
+        """Launch something that is stopped on leaving."""
+        with self._held():
+            self._stack.callback(stop)
+            launch()
+
     def run(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         """Run one of our own commands to its end; its stderr is ours, its stdout is dropped.
 

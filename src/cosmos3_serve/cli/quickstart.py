@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json as jsonlib
 import os
-import secrets
 import shlex
 import shutil
 import time
@@ -65,7 +64,7 @@ def run(workdir: Path, console: Console) -> dict[str, Any]:
     from cosmos3_serve.cli.children import Children
     from cosmos3_serve.cli.independent import verify_publication
     from cosmos3_serve.cli.local_s3 import LocalS3
-    from cosmos3_serve.cli.service_process import ServiceProcess
+    from cosmos3_serve.cli.serve_command import ServeCommand
     from cosmos3_serve.review.contact_sheet import write_contact_sheet
 
     started = time.monotonic()
@@ -77,20 +76,20 @@ def run(workdir: Path, console: Console) -> dict[str, Any]:
     with Children() as children:
         say("local S3 API server")
         s3 = children.enter(LocalS3())
-        environ = _environ(s3.environ)
         say("generator service: tiny checkpoint (random weights), engine diffusers, [yellow]guardrails off[/]")
-        service = children.enter(ServiceProcess(_flags(workdir), environ, workdir / "logs" / "service.log"))
+        service = ServeCommand(_flags(workdir), {**s3.environ, **no_proxy()}, workdir / "logs")
+        children.start(service.launch, service.stop)
         request = demo.batch(BUCKET)
         media = demo.write_media(workdir / "inputs")
         (workdir / "batch.json").write_text(jsonlib.dumps(request, indent=2) + "\n", encoding="utf-8")
         s3.create_bucket(BUCKET)
         _upload({"batch.json": workdir / "batch.json", **media}, s3.environ)
         say(f"{len(request['samples'])} samples and {len(media)} conditioning files are in s3://{BUCKET}/")
-        ready = service.wait_ready()
+        ready = service.wait_ready().ready
         say(f"ready at {escape(ready['endpoint'])}")
         command = _batch_command(workdir, ready)
         say(escape(shlex.join(["cosmos3", *command])))
-        children.run(command, environ)
+        children.run(command, service.environ)
         say("verifying the publication independently")
         seen = verify_publication(BUCKET, "outputs", s3.environ, workdir / "publication")
         (sheet, *_) = write_contact_sheet(f"s3://{BUCKET}/outputs/", workdir / "contact-sheet.png", s3.environ)
@@ -132,12 +131,10 @@ def _batch_command(workdir: Path, ready: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _environ(s3: Mapping[str, str]) -> dict[str, str]:
-    """The children's environment: ours, without settings of another service, with a fresh token and the local S3."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("NPA_COSMOS3_", "COSMOS3_"))}
-    quiet = ",".join(filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1", "localhost"]))
-    token = secrets.token_urlsafe(24)
-    return {**kept, **s3, "NPA_COSMOS3_RAY_TOKEN": token, "NO_PROXY": quiet, "no_proxy": quiet}
+def no_proxy() -> dict[str, str]:
+    """Loopback is never asked of a proxy, whatever else is."""
+    hosts = ",".join(filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1", "localhost"]))
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
 def _upload(files: Mapping[str, Path], environ: Mapping[str, str]) -> None:

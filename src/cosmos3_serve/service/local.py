@@ -71,6 +71,10 @@ class LocalService:
         """Environment variables of the service's settings; `name` is unlike that of any other instance."""
         return {}
 
+    def command(self) -> list[str]:
+        """What is run; it must write the ready file."""
+        return [sys.executable, "-m", self.module]
+
     @property
     def url(self) -> str:
         return str(self.ready["endpoint"])
@@ -99,11 +103,12 @@ class LocalService:
         self._ready_file.unlink(missing_ok=True)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module],
+                self.command(),
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,  # a Ctrl-C at the terminal is the starter's, who then ends us in order
                 preexec_fn=_end_with_parent(),
             )
         return self

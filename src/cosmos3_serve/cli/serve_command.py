@@ -1,0 +1,31 @@
+"""The `cosmos3 ray-serve` command as a child process, with nothing of the caller's own service settings in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cosmos3_serve.generator.local import LocalGenerator
+from cosmos3_serve.service.local import READY_FILE_ENV
+
+SETTINGS_PREFIXES = ("NPA_COSMOS3_", "COSMOS3_")
+
+
+class ServeCommand(LocalGenerator):
+    """Runs the command itself, flags and all, so that what is tried is what is documented.
+
+    Args:
+        flags: the command line after `ray-serve`; no service setting reaches it in another way.
+        environ: variables over the caller's.
+        folder: takes the log and the ready file.
+    """
+
+    def __init__(self, flags: Sequence[str], environ: Mapping[str, str], folder: Path) -> None:
+        super().__init__(environ, folder)
+        kept = {self.token_env, READY_FILE_ENV, *environ}
+        self.environ = {k: v for k, v in self.environ.items() if k in kept or not k.startswith(SETTINGS_PREFIXES)}
+        self._flags = list(flags)
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "cosmos3_serve.cli.main", "ray-serve", *self._flags, "--json"]
