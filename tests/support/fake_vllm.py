@@ -32,7 +32,7 @@ parser.add_argument("--host")
 parser.add_argument("--port", type=int)
 parser.add_argument("--middleware")
 parser.add_argument("--chatter", type=int, default=0)
-args = parser.parse_args()
+args, _ = parser.parse_known_args()
 
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 if args.behave in LAST_WORDS:

@@ -81,6 +81,7 @@ class VllmProcess:
         self.pid = 0
         self.exit_code: int | None = None
         self.exited = asyncio.Event()
+        self.last_words: list[str] = []  # of one that did not start
 
     async def start(self, timeout_s: float) -> None:
         """Start and wait until it answers /health.
@@ -97,7 +98,8 @@ class VllmProcess:
                         raise start_failure(self.exit_code, self.tail())
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            last = (self.tail(1) or ["none"])[0][:300]
+            self.last_words = self.tail()
+            last = (self.last_words or ["none"])[-1][:300]
             await self.stop(0.0)
             raise ServiceFailure(
                 f"the engine did not answer within {timeout_s:g} s; its last words: {last}",
@@ -105,6 +107,7 @@ class VllmProcess:
                 remedy="raise --start-timeout-s, or see the log above",
             ) from None
         except BaseException:
+            self.last_words = self.tail()
             await self.stop(0.0)
             raise
 

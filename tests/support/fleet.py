@@ -1,0 +1,64 @@
+"""A real fleet for tests: Ray, the registry, and two real vLLM replicas of the tiny checkpoint (random weights)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import psutil
+from support.processes import new_mark
+
+from cosmos3_serve.reasoner.local import LocalReasoner
+
+TESTS = Path(__file__).parents[1]
+T = TypeVar("T")
+
+
+class PlainFleet(LocalReasoner):
+    """The service with the smallest gateway (see `plain_gateway`)."""
+
+    kind = "fleet"
+    module = "support.plain_gateway"
+
+    def __init__(self, cache_dir: Path, **env: str) -> None:
+        self.mark = new_mark()
+        super().__init__({**self.mark, "PYTHONPATH": str(TESTS), **env}, cache_dir)
+
+    def get(self, path: str) -> dict[str, Any]:
+        answer = httpx.get(self.url + path, timeout=30)
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def members(self) -> list[dict[str, Any]]:
+        return list(self.get("/fleet")["members"])
+
+    def process(self, name: str) -> psutil.Process:
+        """The one process of the service whose command line begins with this."""
+        (found,) = [p for p in psutil.Process(self.pid).children(recursive=True) if _line(p).startswith(name)]
+        return found
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def until(ask: Callable[[], T], within_s: float) -> T:
+    """What `ask` gives once it gives something. Raises AssertionError with its last words when it is late."""
+    deadline = time.monotonic() + within_s
+    last: object = None
+    while time.monotonic() < deadline:
+        try:
+            last = ask()
+        except (httpx.HTTPError, KeyError, ValueError) as error:
+            last = error
+        else:
+            if last:
+                return last  # type: ignore[return-value]
+        time.sleep(0.2)
+    raise AssertionError(f"not within {within_s} s; last: {last!r}")

@@ -1,0 +1,129 @@
+"""The smallest gateway: the fleet's port, the router and one HTTP server, to judge the fleet without the real front.
+
+Run as a script it is the reasoner service with this gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from typing import Any
+
+import aiohttp
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.reasoner.fleet import ReplicaState
+from cosmos3_serve.reasoner.fleet_port import FleetPort
+from cosmos3_serve.reasoner.health import HealthBook
+from cosmos3_serve.reasoner.keys import SessionKey
+from cosmos3_serve.reasoner.lease import LeaseCache
+from cosmos3_serve.reasoner.member import GatewayStatus
+from cosmos3_serve.reasoner.poison import PoisonTracker
+from cosmos3_serve.reasoner.policy import Profile
+from cosmos3_serve.reasoner.routing import Refused, Router
+from cosmos3_serve.reasoner.serve import affinity_rules
+from cosmos3_serve.reasoner.setup import SECRET_HEADER, ReasonerSetup
+from cosmos3_serve.service import logs
+from cosmos3_serve.service.http_server import HttpServer
+
+
+class PlainGateway:
+    async def __init__(self, setup: ReasonerSetup) -> None:  # type: ignore[misc]
+        logs.configure(setup.settings.log_level)
+        self.name = uuid.uuid4().hex
+        self.fleet = FleetPort.connect(setup, self._status)
+        self.fleet.on_change(self._changed)
+        poison = PoisonTracker(judge=False)
+        self.health = HealthBook()
+        leases = LeaseCache(self.name, self.fleet.table, affinity_rules(setup.settings), poison)
+        self.router = Router(Profile(setup.settings.routing), self.health, leases, poison)
+        self.http = aiohttp.ClientSession(headers={SECRET_HEADER: setup.secret})
+        routes = [
+            Route("/fleet", self._fleet_route),
+            Route("/choose/{key}", self._choose_route),
+            Route("/table", self._table_route),
+        ]
+        self.server = HttpServer(Starlette(routes=routes), setup.settings.host, setup.port)
+        await self.server.start()
+        await self.fleet.start()
+        self.tasks = [asyncio.create_task(self._report())]
+
+    async def _report(self) -> None:
+        while True:
+            now = time.monotonic()
+            if self.router.leases.due(now):
+                await self.router.leases.flush(now)
+            for ref in self.health.take_probes(now):
+                url = next((m.url for m in self.fleet.members() if m.ref == ref), "")
+                self.health.on_probe(ref, await self._alive(url), time.monotonic())
+            await asyncio.sleep(0.05)
+
+    async def _alive(self, url: str) -> bool:
+        try:
+            async with self.http.get(f"{url}/health", timeout=aiohttp.ClientTimeout(5)) as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return False
+
+    def _changed(self) -> None:
+        self.health.sync([member.spec for member in self.fleet.members()])
+        for ref, load in self.fleet.loads().items():
+            self.health.on_load(ref, *load)
+
+    def _status(self) -> GatewayStatus:
+        serving = any(member.phase is ReplicaState.READY for member in self.fleet.members())
+        port = self.server.port if hasattr(self, "server") else 0
+        return GatewayStatus(self.name, "127.0.0.1", port, os.getpid(), ready=serving)
+
+    async def _fleet_route(self, _: Request) -> JSONResponse:
+        members = [
+            {"id": m.replica_id, "incarnation": m.incarnation, "phase": m.phase, "url": m.url, "pid": m.service.pid,
+             "engine": dict(m.service.engine), "held": list(m.held), "load": self.fleet.loads().get(m.ref)}
+            for m in self.fleet.members()
+        ]  # fmt: skip
+        return JSONResponse({"members": members, "away": self.fleet.away, "secret": self.fleet.secret})
+
+    async def _table_route(self, _: Request) -> JSONResponse:
+        stats = await self.fleet.table.stats()
+        return JSONResponse({"generation": stats.generation, "sessions": stats.sessions})
+
+    async def _choose_route(self, request: Request) -> JSONResponse:
+        """One request of a session, as a gateway makes it: a place, an answer of its replica, one second choice."""
+        key = SessionKey(request.path_params["key"], "test")
+        decision = None
+        try:
+            while True:
+                decision = await self.router.choose(key, time.monotonic(), after=decision)
+                url = next((m.url for m in self.fleet.members() if m.ref == decision.ref), "")
+                if await self._alive(url):
+                    break
+                aftermath = self.router.on_refused(decision, time.monotonic(), Refused.UNREACHABLE)
+                if not aftermath.retry:
+                    return JSONResponse({"error": str(aftermath.error)}, 503)
+        except Cosmos3Error as error:
+            return JSONResponse({"error": error.stable_code}, error.status)
+        now = time.monotonic()
+        self.router.on_accepted(decision, now)
+        self.router.on_first_token(decision, now)
+        self.router.on_finished(decision, now)
+        found: dict[str, Any] = {"replica": decision.replica, "outcome": decision.outcome, "attempt": decision.attempt}
+        return JSONResponse(found)
+
+    async def check_health(self) -> None:
+        if not self.server.alive:
+            raise RuntimeError("the HTTP server has ended")
+
+
+if __name__ == "__main__":
+    from support.plain_gateway import PlainGateway as Importable
+
+    from cosmos3_serve.reasoner.serve import run_reasoner
+    from cosmos3_serve.settings import ReasonerSettings
+
+    run_reasoner(ReasonerSettings.load(), gateway=Importable)
