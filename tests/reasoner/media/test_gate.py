@@ -20,9 +20,10 @@ from cosmos3_serve.reasoner.media.gate import MediaGate
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.locate import locate
 from cosmos3_serve.reasoner.media.parts import MediaPart
+from cosmos3_serve.reasoner.media.picture_cost import ImageProcessor
 from cosmos3_serve.reasoner.media.probe import Prober
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
-from cosmos3_serve.reasoner.media.sampling import VideoProcessor
+from cosmos3_serve.reasoner.media.sampling import Sampling, VideoProcessor
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.uploads import Uploads
 from cosmos3_serve.storage.roots import AllowedRoots
@@ -50,7 +51,8 @@ async def gate(
         uploads=Uploads(root, store, max_bytes=10**7),
         fetcher=Fetcher(store, bounds, allow=AllowList.parse(allow), roots=AllowedRoots(), resolver=resolver),
         prober=Prober(bounds, ReplicaDecoder()),
-        processor=VideoProcessor(),
+        videos=VideoProcessor(),
+        pictures=ImageProcessor(),
         quarantined=quarantined,
     )
     await found.start()
@@ -97,7 +99,7 @@ async def test_a_video_and_images_are_let_in(tmp_path: Path) -> None:
     async with gate(tmp_path) as found:
         with await found.admit(parts(data_url(shot, "image/jpeg"), data_url(clip)), "t") as items:
             image, video = items
-            assert (image.kind, image.mime, image.size, image.sampling) == ("image", "image/jpeg", len(shot), None)
+            assert (image.kind, image.mime, image.size, image.cost.tokens) == ("image", "image/jpeg", len(shot), 77)
             assert (video.kind, video.mime, video.where, video.param) == (
                 "video", "video/mp4", (0, 1), "messages[0].content[1]",
             )  # fmt: skip
@@ -106,8 +108,8 @@ async def test_a_video_and_images_are_let_in(tmp_path: Path) -> None:
             assert video.source is not None
             assert len(video.uuid) == 64
             assert video.uuid != video.sha256
-            assert video.sampling is not None
-            assert video.sampling.tokens == 30
+            assert isinstance(video.cost, Sampling)
+            assert (video.cost.tokens, len(video.cost.indices)) == (30, 4)
         assert found.screen.probes == 2
 
 

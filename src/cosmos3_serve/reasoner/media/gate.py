@@ -22,6 +22,7 @@ from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.parts import DataSource, FileSource, Kind, MediaPart
+from cosmos3_serve.reasoner.media.picture_cost import ImageProcessor, PictureCost, picture_cost
 from cosmos3_serve.reasoner.media.probe import Prober
 from cosmos3_serve.reasoner.media.refusal import Refused, broken, too_large
 from cosmos3_serve.reasoner.media.sampling import Sampling, VideoProcessor, sample_video
@@ -36,7 +37,7 @@ class MediaGate:
     """
     Args:
         root: directory of the store, also for verdicts and copies in the making.
-        processor: the model's, to know what a video costs.
+        videos, pictures: the model's processors, to know what an item costs.
         quarantined: whether a content has killed a replica (asked for each use).
     """
 
@@ -49,10 +50,12 @@ class MediaGate:
         uploads: Uploads,
         fetcher: Fetcher,
         prober: Prober,
-        processor: VideoProcessor,
+        videos: VideoProcessor,
+        pictures: ImageProcessor,
         quarantined: Callable[[str], bool] = lambda sha256: False,
     ) -> None:
-        self._limits, self._processor, self._quarantined = limits, processor, quarantined
+        self._limits, self._quarantined = limits, quarantined
+        self._videos, self._pictures = videos, pictures
         self.store, self.uploads = store, uploads
         self.screen = Screen(root, store, prober)
         self._fetcher, self._prober = fetcher, prober
@@ -147,7 +150,7 @@ class MediaGate:
             original=verdict.info if verdict.served else None,
             options=part.options,
             uuid=media_uuid(part.kind, original.sha256, options),
-            sampling=self._plan(info, part.options) if part.kind == "video" else None,
+            cost=self._cost(info, part.options),
             source=part.source if isinstance(part.source, DataSource) and not verdict.served else None,
         )
 
@@ -168,13 +171,15 @@ class MediaGate:
         if self._quarantined(sha256):
             raise broken("media_quarantined", "this content has stopped a replica and is not taken", "re-encode it")
 
-    def _plan(self, info: MediaInfo, options: Mapping[str, Any]) -> Sampling:
+    def _cost(self, info: MediaInfo, options: Mapping[str, Any]) -> Sampling | PictureCost:
         """
         Raises:
             Refused: what a replica would hold of it at once is too much.
         """
+        if info.kind == "image":
+            return picture_cost(info, self._pictures, options)
         try:
-            sampling = sample_video(info, self._processor, options)
+            sampling = sample_video(info, self._videos, options)
         except ValueError as error:
             raise broken(
                 "media_aspect_extreme", f"{info.width}x{info.height} pixels: {error}", "crop or pad it"

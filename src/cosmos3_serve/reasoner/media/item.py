@@ -11,6 +11,7 @@ from typing import Any, overload
 from cosmos3_serve.reasoner.media.blobs import Blob
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.parts import DataSource, Kind
+from cosmos3_serve.reasoner.media.picture_cost import PictureCost
 from cosmos3_serve.reasoner.media.sampling import Sampling
 
 
@@ -26,7 +27,7 @@ class MediaItem:
         original: what the client's content is, where `info` is that of a copy.
         options: that change the tokens.
         uuid: of content, options and recipe together; what replicas cache by.
-        sampling: the frames that a replica will use; None for images.
+        cost: tokens and cache bytes; of a video also the frames that a replica will use (`explain`).
         source: the part's; for a data URL that is sent on as it is, its text needs no encoding again.
     """
 
@@ -40,7 +41,7 @@ class MediaItem:
     original: MediaInfo | None
     options: Mapping[str, Any]
     uuid: str
-    sampling: Sampling | None
+    cost: Sampling | PictureCost
     source: DataSource | None = None
 
     @property
