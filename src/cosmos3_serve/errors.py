@@ -32,6 +32,7 @@ break while it works, and what is left unfinished.
     │   ├── StorageFailure         502      object storage answered with an error
     │   ├── EngineFailed           500      the engine raised (per sample: `engine_failed`)
     │   ├── EngineStalled          503      no progress past its deadline
+    │   ├── Unreachable            ---      no answer came from the service (client side)
     │   ├── ContractViolation      ---      a server answered outside the wire contract (client side)
     │   └── IntegrityError         ---      bytes differ from the declared size or hash
     └── Incomplete                 exit 5   resumable: nothing is lost, run again with --resume
@@ -271,6 +272,16 @@ class Cosmos3RayServeError(ServiceFailure, RuntimeError):
     code, title = "ray_serve_failed", "Ray Serve batch failed"
 
 
+class Unreachable(Cosmos3RayServeError):
+    """No answer came. `sent` says whether the request may have been received."""
+
+    code, title = "unreachable", "Service unreachable"
+
+    def __init__(self, detail: str, *, sent: bool = False, remedy: str | None = None) -> None:
+        super().__init__(detail, remedy=remedy)
+        self.sent = sent
+
+
 class ContractViolation(Cosmos3RayServeError):
     code, title = "contract_violation", "The server answered outside its contract"
 
@@ -311,19 +322,8 @@ class SampleCode(StrEnum):
         return self in _RETRYABLE
 
 
-_RETRYABLE = frozenset(
-    {
-        SampleCode.GUARDRAIL_FAILED,
-        SampleCode.ENGINE_FAILED,
-        SampleCode.ENGINE_STALLED,
-        SampleCode.OUT_OF_MEMORY,
-        SampleCode.DEADLINE_EXCEEDED,
-        SampleCode.STAGING_FAILED,
-        SampleCode.OUTPUT_INVALID,
-        SampleCode.CANCELLED,
-        SampleCode.INTERRUPTED,
-    }
-)
+# All but the verdicts on the request itself.
+_RETRYABLE = frozenset(SampleCode) - {SampleCode.GUARDRAIL_BLOCKED, SampleCode.INPUT_INVALID}
 
 
 class SampleError(Cosmos3Error):

@@ -13,7 +13,7 @@ from cosmos3_serve.generator.outcomes import public_outputs, shown
     [
         ("plain words", "plain words"),
         ("cannot open /outputs/r1/a/x.jpg: no such file", "cannot open <path>: no such file"),
-        ("'/root/.cache/huggingface/hub'", "'<path>'"),
+        ("'/srv/.cache/huggingface/hub'", "'<path>'"),
         ("see https://huggingface.co/nvidia/x", "see https://huggingface.co/nvidia/x"),
         ("a ratio of 16/9 or and/or", "a ratio of 16/9 or and/or"),
         ("\n\n first line \n Traceback (most recent call last)", "first line"),

@@ -16,7 +16,7 @@ import httpx
 
 from cosmos3_serve.client import problem
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.errors import ContractViolation, Cosmos3Error, Cosmos3RayServeError
+from cosmos3_serve.errors import ContractViolation, Cosmos3Error, Unreachable
 
 CONNECT_S = 10.0
 READ_S = 60.0
@@ -82,16 +82,6 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
     then = then if then.tzinfo else then.replace(tzinfo=UTC)
     return max(0.0, (then - datetime.now(UTC)).total_seconds())
-
-
-class Unreachable(Cosmos3RayServeError):
-    """No answer came. `sent` says whether the request may have been received."""
-
-    code, title = "unreachable", "Service unreachable"
-
-    def __init__(self, detail: str, *, sent: bool = False, remedy: str | None = None) -> None:
-        super().__init__(detail, remedy=remedy)
-        self.sent = sent
 
 
 @dataclass

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from cosmos3_serve.client.http import Unreachable
 from cosmos3_serve.client.journal import Journal
 from cosmos3_serve.errors import (
     ContractViolation,
@@ -21,6 +20,7 @@ from cosmos3_serve.errors import (
     Interrupted,
     Refusal,
     ServiceFailure,
+    Unreachable,
 )
 from cosmos3_serve.settings import TOKEN_ENV
 
