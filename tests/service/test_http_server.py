@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.service import http_server
 from cosmos3_serve.service.auth import BearerAuth
-from cosmos3_serve.service.http_server import HttpServer, listening_socket
+from cosmos3_serve.service.http_server import HttpServer, hold_port, listening_socket
 from cosmos3_serve.service.limits import BodyLimit
 from cosmos3_serve.service.problems import Problems
 from cosmos3_serve.service.tokens import TokenBook
@@ -191,3 +191,17 @@ async def test_a_replacement_may_bind_while_the_old_one_drains(server: HttpServe
     await second.stop(1)
     with pytest.raises(StartRefused):
         listening_socket("127.0.0.1", server.port, shared=False)
+
+
+def test_a_port_is_held_without_taking_connections_and_two_services_do_not_share_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_server, "PORT_WAIT_S", 0.0)
+    with hold_port("127.0.0.1", 0) as held:
+        port = held.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=2):
+            pass
+        with pytest.raises(StartRefused) as refused:
+            hold_port("127.0.0.1", port)
+        assert refused.value.stable_code == "port_unavailable"
+        listening_socket("127.0.0.1", port).close()  # our own replica can

@@ -131,8 +131,12 @@ class HttpServer:
             await self._task
 
 
-def listening_socket(host: str, port: int, *, shared: bool = True) -> socket.socket:
-    """A bound socket. `shared` sets SO_REUSEPORT, so that a replaced replica can bind while the old one drains.
+def listening_socket(host: str, port: int, *, shared: bool = True, again: bool = True) -> socket.socket:
+    """A bound socket.
+
+    Args:
+        shared: set SO_REUSEPORT, so that a replaced replica can bind while the old one drains.
+        again: set SO_REUSEADDR, so that connections that a former server left in TIME_WAIT do not matter.
 
     Raises:
         StartRefused: the address is in use, not ours, or not permitted.
@@ -140,7 +144,7 @@ def listening_socket(host: str, port: int, *, shared: bool = True) -> socket.soc
     family, _, _, _, address = _resolve(host, port)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(again))
         if shared and hasattr(socket, "SO_REUSEPORT"):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
@@ -159,13 +163,20 @@ def listening_socket(host: str, port: int, *, shared: bool = True) -> socket.soc
 
 
 def hold_port(host: str, port: int) -> socket.socket:
-    """Bind the public address without listening; waits a little for a killed service to let go of it."""
+    """Bind the public address without listening; waits a little for a killed service to let go of it.
+
+    Two services must never share a port without knowing. The held socket has SO_REUSEPORT alone, so that our own
+    replicas can bind beside it; the look before has SO_REUSEADDR alone, so that it fails beside any socket that listens
+    and beside one that is held like this.
+    """
     deadline = time.monotonic() + PORT_WAIT_S
     while True:
         try:
-            # Without SO_REUSEPORT first: two services must never share a port without knowing.
             listening_socket(host, port, shared=False).close()
-            return listening_socket(host, port)
+            try:
+                return listening_socket(host, port, again=False)
+            except StartRefused:
+                return listening_socket(host, port)  # only what another program left in TIME_WAIT is in the way
         except StartRefused:
             if port == 0 or time.monotonic() > deadline:
                 raise

@@ -1,0 +1,72 @@
+"""Every refusal that comes before Ray, each with its own code and exit code 3 or 2."""
+
+from pathlib import Path
+
+import pytest
+
+from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.generator import prepare as module
+from cosmos3_serve.generator.prepare import prepare
+from cosmos3_serve.settings import GeneratorSettings
+from cosmos3_serve.weights.checkpoint import Checkpoint
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NPA_COSMOS3_RAY_TOKEN", "right-token-123")
+    monkeypatch.delenv("NPA_COSMOS3_RAY_TOKEN_FILE", raising=False)
+    monkeypatch.setenv("NPA_IMAGE_SOURCE_SHA", "a" * 40)
+    resolved = Checkpoint(path=tmp_path, id="tiny", revision="seed-0", digest="d", weights="random")
+    monkeypatch.setattr(module, "resolve_checkpoint", lambda text, cache: resolved)
+
+
+def settings(tmp_path: Path, **fields: object) -> GeneratorSettings:
+    return GeneratorSettings.model_validate(
+        {"engine": "diffusers", "guardrails": False, "checkpoint": "tiny", "output_path": tmp_path / "out"} | fields
+    )
+
+
+def test_what_is_fine_comes_back_with_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ready, checkpoint, revision = prepare(settings(tmp_path, output_path=Path("out"), cache_dir=Path("cache")))
+    assert ready.output_path == tmp_path / "out" and ready.output_path.is_dir()
+    assert ready.cache_dir == tmp_path / "cache"
+    assert checkpoint.id == "tiny" and revision == "a" * 40
+
+
+@pytest.mark.parametrize(
+    ("fields", "environ", "code", "exit_code"),
+    [
+        ({"engine": "framework"}, {}, "engine_not_found", 3),
+        ({"engine": None}, {}, "engine_not_found", 3),
+        ({"guardrails": True}, {}, "guardrails_unavailable", 3),
+        ({}, {"NPA_COSMOS3_RAY_TOKEN": ""}, "token_missing", 3),
+        ({}, {"NPA_COSMOS3_RAY_TOKEN": "has blank inside"}, "token_invalid", 3),
+        ({}, {"NPA_IMAGE_SOURCE_SHA": "not-a-commit"}, "source_revision", 3),
+        ({"output_path": Path("/proc/out")}, {}, "output_root", 3),
+        ({"model": "a#b"}, {}, "usage", 2),
+        ({"world_size": 2}, {}, "usage", 2),
+        ({"allowed_s3_roots": "s3://"}, {}, None, 2),
+    ],
+)
+def test_refusals(
+    fields: dict[str, object],
+    environ: dict[str, str],
+    code: str | None,
+    exit_code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Cosmos3Error) as refused:
+        prepare(settings(tmp_path, **fields))
+    assert refused.value.exit_code == exit_code
+    assert code is None or refused.value.stable_code == code
+    assert refused.value.remedy or code is None
+
+
+def test_the_framework_refusal_names_both_ways_out(tmp_path: Path) -> None:
+    with pytest.raises(Cosmos3Error) as refused:
+        prepare(settings(tmp_path, engine="framework"))
+    assert "--engine diffusers" in refused.value.remedy and "framework" in refused.value.remedy
