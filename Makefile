@@ -20,10 +20,10 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint cons
 INSTALLED := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(VENV)/.quickstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check lint unit bench setup docs clean
+.PHONY: help quickstart test check lint unit bench setup setup-reasoner docs clean
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 quickstart: $(INSTALLED) ## a batch from S3 through a real service and back, on this machine (ARGS="--json …")
 	@$(BIN)/cosmos3 quickstart $(ARGS)
@@ -50,6 +50,11 @@ docs: $(VENV)/.dev ## write the tables that are generated from the code
 	$(BIN)/python docs/generate.py
 
 setup: $(VENV)/.dev ## the development environment in $(VENV)
+
+# vLLM's CPU engine exists for Python 3.11 only.
+PYTHON_VLLM ?= python3.11
+setup-reasoner: ## vLLM in an environment of its own, .venv-vllm, for `cosmos3 reasoner serve` (2.5 GB)
+	@PYTHON='$(PYTHON_VLLM)' TORCH_INDEX='$(TORCH_INDEX)' sh scripts/setup_reasoner.sh
 
 $(VENV)/.torch:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed: install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; }
