@@ -25,6 +25,7 @@ from cosmos3_serve.service.cluster import RayCluster
 from cosmos3_serve.service.http_server import hold_port
 from cosmos3_serve.service.local import write_ready_file
 from cosmos3_serve.service.signals import Stop, StopSignals
+from cosmos3_serve.service.stages import Stages
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
 
@@ -60,7 +61,9 @@ def run_generator(settings: GeneratorSettings, *, on_ready: OnReady | None = Non
 
 
 def _serve(settings: GeneratorSettings, stop: StopSignals, on_ready: OnReady | None) -> None:
+    stages = Stages()
     settings, checkpoint, revision = prepare(settings)
+    stages.done("checks")
     cluster = RayCluster(settings.ray_address)
     held: socket.socket | None = None
     try:
@@ -70,10 +73,12 @@ def _serve(settings: GeneratorSettings, stop: StopSignals, on_ready: OnReady | N
             held = hold_port(settings.host, settings.port)
             port = held.getsockname()[1]
         cluster.start()
+        stages.done("ray")
         stop.install()  # Ray has put handlers of its own in place
         ingress = _deploy(settings, checkpoint, port, revision)
+        stages.done("deployed")
         cluster.record()
-        ready = _wait_ready(ingress, settings, cluster, stop)
+        ready = _wait_ready(ingress, settings, cluster, stop, stages)
         if ready is not None:
             log.info("ready", **ready)
             write_ready_file(ready)
@@ -108,7 +113,7 @@ def _deploy(settings: GeneratorSettings, checkpoint: Checkpoint, port: int, revi
 
 
 def _wait_ready(
-    ingress: Any, settings: GeneratorSettings, cluster: RayCluster, stop: StopSignals
+    ingress: Any, settings: GeneratorSettings, cluster: RayCluster, stop: StopSignals, stages: Stages
 ) -> dict[str, Any] | None:
     """What runs, once it is ready; None when a signal came first.
 
@@ -130,16 +135,20 @@ def _wait_ready(
         status = _status(ingress, overview)
         if status is None:
             continue
+        stages.done("ingress")
         if status["failure"]:
             raise StartRefused(
                 status["failure"]["detail"], code=status["failure"]["code"], remedy=status["failure"]["remedy"]
             )
+        waiting = [check["name"] for check in status["report"]["checks"] if not check["ok"]]
+        if "weights" not in waiting:
+            stages.done("engine")
         if status["ready"]:
-            return _described(status, settings, cluster.owned)
-        waiting = ", ".join(c["name"] for c in status["report"]["checks"] if not c["ok"])
-        if waiting != shown:
-            log.info("waiting", checks=waiting)
-            shown = waiting
+            stages.done("ready")
+            return {**_described(status, settings, cluster.owned), "start_s": stages.seconds}
+        if ", ".join(waiting) != shown:
+            shown = ", ".join(waiting)
+            log.info("waiting", checks=shown)
     return None
 
 
