@@ -268,6 +268,17 @@ class ReasonerSettings(Settings):
         (), "One more argument for vLLM, for example --vllm-arg=--gpu-memory-utilization=0.8.",
         env="COSMOS3_VLLM_ARGS", flag="--vllm-arg",
     )  # fmt: skip
+    queue_limit: int = option(
+        512, "Questions that one gateway lets wait while every replica is full; past it 429.",
+        env="COSMOS3_REASONER_QUEUE_LIMIT", ge=0,
+    )  # fmt: skip
+    queue_timeout_s: float = option(
+        60.0, "Seconds that a question may wait for a replica; then 429.", env="COSMOS3_REASONER_QUEUE_TIMEOUT_S", gt=0
+    )
+    answer_timeout_s: float = option(
+        300.0, "Seconds without a byte of an answer after which its replica counts as hung.",
+        env="COSMOS3_REASONER_ANSWER_TIMEOUT_S", gt=0,
+    )  # fmt: skip
     start_timeout_s: float = option(
         900.0, "Seconds that a replica may take to load.", env="COSMOS3_REASONER_START_TIMEOUT_S", gt=0
     )

@@ -24,6 +24,7 @@ from cosmos3_serve.errors import InvalidRequest, UsageError
 
 DEFAULT_SESSION_HEADERS = ("X-Dynamo-Session-ID", "X-Session-ID")
 MAX_SESSION_BYTES = 256
+BODY_FIELD = "session_id"
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 
@@ -91,6 +92,11 @@ class SessionKeys:
                 return SessionKey(self._digest(tenant, b"header", _checked(spelled, values)), spelled)
         return None
 
+    def named(self, value: bytes, tenant: str, source: str = BODY_FIELD) -> SessionKey | None:
+        """The same session that a header with this value names. Raises as `of_request`."""
+        value = value.strip(b" \t")
+        return SessionKey(self._digest(tenant, b"header", _checked(source, {value})), source) if value else None
+
     def from_media(self, media: Sequence[MediaItem], tenant: str) -> SessionKey | None:
         """The first video's key, else the first image's: later turns of a conversation repeat it, and append."""
         first = next((m for m in media if m.kind == "video"), media[0] if media else None)
@@ -109,15 +115,15 @@ def _folded(name: bytes) -> bytes:
 
 def _checked(name: str, values: set[bytes]) -> bytes:
     if len(values) > 1:
-        raise _refusal(f"header {name} is given {len(values)} times with different values", "send one")
+        raise _refusal(f"{name} is given {len(values)} times with different values", "send one")
     (value,) = values
     if len(value) > MAX_SESSION_BYTES:
         raise _refusal(
-            f"header {name} has {len(value)} bytes, at most {MAX_SESSION_BYTES} are allowed",
+            f"{name} has {len(value)} bytes, at most {MAX_SESSION_BYTES} are allowed",
             "send a shorter id, for instance a UUID",
         )
     if any(byte < 0x20 or byte == 0x7F for byte in value):
-        raise _refusal(f"header {name} holds a control character", "send printable characters")
+        raise _refusal(f"{name} holds a control character", "send printable characters")
     return value
 
 

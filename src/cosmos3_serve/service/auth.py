@@ -7,7 +7,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cosmos3_serve.errors import Unauthorized
-from cosmos3_serve.service.problems import send_problem
+from cosmos3_serve.service.problems import Render, problem_message, send_problem
 from cosmos3_serve.service.tokens import TokenBook
 
 TENANT_KEY = "cosmos3.tenant"
@@ -22,12 +22,20 @@ class BearerAuth:
 
     Args:
         on_refusal: called once per refused request, for the metrics.
+        render: the shape of a refusal.
     """
 
-    def __init__(self, app: ASGIApp, book: TokenBook, on_refusal: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        book: TokenBook,
+        on_refusal: Callable[[], None] = lambda: None,
+        render: Render = problem_message,
+    ) -> None:
         self.app = app
         self.book = book
         self.on_refusal = on_refusal
+        self.render = render
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -49,6 +57,7 @@ class BearerAuth:
             send,
             headers=[(b"www-authenticate", b"Bearer")],
             close=_announces_body(scope),
+            render=self.render,
         )
 
     def _tenant(self, scope: Scope) -> str | None:

@@ -87,11 +87,20 @@ class RequestLog:
 
     The id only marks log lines. Nothing is looked up or cached by it, so two clients that send the same one get each
     their own answer.
+
+    Args:
+        shown: the part of a path that may be logged; ids of clients' things may not.
     """
 
-    def __init__(self, app: ASGIApp, on_answer: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        on_answer: Callable[[int], None] = lambda _: None,
+        shown: Callable[[str], str] = lambda path: path,
+    ) -> None:
         self.app = app
         self.on_answer = on_answer
+        self.shown = shown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -120,7 +129,7 @@ class RequestLog:
                         "http",
                         method=scope["method"],
                         # Only what our own routes are made of: a stranger may have typed a secret into the path.
-                        path=scope["path"][:200] if status not in (401, 404) else "",
+                        path=self.shown(scope["path"])[:200] if status not in (401, 404) else "",
                         status=status,
                         seconds=round(time.perf_counter() - started, 4),
                     )

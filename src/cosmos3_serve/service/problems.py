@@ -11,7 +11,7 @@ import json
 import math
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -31,6 +31,7 @@ DRAIN_BYTES = 256 * 1024
 DRAIN_S = 2.0
 
 Headers = list[tuple[bytes, bytes]]
+Render = Callable[[Cosmos3Error], tuple[int, Headers, bytes]]  # a failure's status, headers and body
 
 
 def problem_message(error: Cosmos3Error, extra: Mapping[str, Any] | None = None) -> tuple[int, Headers, bytes]:
@@ -44,10 +45,16 @@ def problem_message(error: Cosmos3Error, extra: Mapping[str, Any] | None = None)
 
 
 async def send_problem(
-    error: Cosmos3Error, receive: Receive, send: Send, *, headers: Headers | None = None, close: bool = False
+    error: Cosmos3Error,
+    receive: Receive,
+    send: Send,
+    *,
+    headers: Headers | None = None,
+    close: bool = False,
+    render: Render = problem_message,
 ) -> None:
     """Answer with a problem. `close` ends the connection, because the request's body was not read to its end."""
-    status, own, body = problem_message(error)
+    status, own, body = render(error)
     own = [*own, *(headers or [])]
     if close:
         own.append((b"connection", b"close"))
@@ -73,10 +80,15 @@ async def _drain(receive: Receive) -> None:
 
 
 class Problems:
-    """Turns what the application raises into problems. Stands inside authentication and outside everything else."""
+    """Turns what the application raises into problems. Stands inside authentication and outside everything else.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        render: the shape of the answers; another one for a service that speaks another dialect.
+    """
+
+    def __init__(self, app: ASGIApp, render: Render = problem_message) -> None:
         self.app = app
+        self.render = render
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -112,7 +124,8 @@ class Problems:
         if started:
             # Too late for a status. Raising breaks the connection, so that nobody takes a part for the whole.
             raise error
-        await send_problem(error, receive, send, headers=headers, close=body_open and _has_body(scope))
+        close = body_open and has_body(scope)
+        await send_problem(error, receive, send, headers=headers, close=close, render=self.render)
 
 
 def unexpected(raised: BaseException) -> Cosmos3Error:
@@ -137,6 +150,6 @@ def _routing_error(scope: Scope, raised: HTTPException) -> tuple[Cosmos3Error, H
     return NotFound("Not Found"), headers
 
 
-def _has_body(scope: Scope) -> bool:
+def has_body(scope: Scope) -> bool:
     names = {name for name, value in scope["headers"] if value != b"0"}
     return bool(names & {b"content-length", b"transfer-encoding"})

@@ -1,0 +1,52 @@
+"""The gateway's ASGI application: from the outside in, a log line, the token, failures, then the path decides.
+
+The chat route is found by comparing two strings; only what is asked rarely goes through a router with patterns.
+"""
+
+from __future__ import annotations
+
+import re
+
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cosmos3_serve.errors import MethodNotAllowed
+from cosmos3_serve.reasoner.gateway.chat import Chat
+from cosmos3_serve.reasoner.gateway.files import file_routes
+from cosmos3_serve.reasoner.gateway.front import Front
+from cosmos3_serve.reasoner.gateway.info import info_routes
+from cosmos3_serve.reasoner.gateway.models import model_routes
+from cosmos3_serve.reasoner.gateway.openai_errors import error_message
+from cosmos3_serve.reasoner.gateway.sessions import session_routes
+from cosmos3_serve.reasoner.gateway.upstream import CHAT_PATH
+from cosmos3_serve.service.auth import BearerAuth
+from cosmos3_serve.service.logs import RequestLog
+from cosmos3_serve.service.problems import Problems
+
+_FILE_ID = re.compile(r"(/v1/files/)[^/]+")
+
+
+def build_app(front: Front) -> ASGIApp:
+    """The application over `front`. Nothing answers before the token was checked, whatever the path."""
+    chat = Chat(front)
+    router = Router(
+        [*info_routes(front), *model_routes(front), *session_routes(front), *file_routes(front)],
+        redirect_slashes=False,  # a redirect would repeat the request to a place that nobody asked for
+    )
+
+    async def by_path(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == CHAT_PATH:
+            if scope["method"] != "POST":
+                raise MethodNotAllowed(f"{scope['method']} is not allowed on this path", remedy="use POST")
+            await chat(scope, receive, send)
+            return
+        await router(scope, receive, send)
+
+    app: ASGIApp = Problems(by_path, error_message)
+    app = BearerAuth(app, front.book, front.metrics.unauthorized, error_message)
+    return RequestLog(app, front.metrics.http_response, shown=loggable)
+
+
+def loggable(path: str) -> str:
+    """A path without the ids of clients' files."""
+    return _FILE_ID.sub(r"\1[id]", path)

@@ -1,0 +1,116 @@
+"""Bodies in: bounded in bytes, in time, and in the memory that all of them take together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope
+
+from cosmos3_serve.errors import LimitExceeded, NotReady, RequestTimeout
+
+BODY_TIMEOUT_S = 120.0
+HELD_BYTES = 1024 * 1024 * 1024
+RETRY_AFTER_S = 2.0
+
+
+class BodyBudget:
+    """Bytes of request bodies that one gateway holds at once."""
+
+    def __init__(self, max_bytes: int = HELD_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        """
+        Raises:
+            NotReady: code `gateway_memory_full`.
+        """
+        if size and self.held + size > self.max_bytes:
+            raise NotReady(
+                f"request bodies hold {self.held} of {self.max_bytes} bytes",
+                code="gateway_memory_full",
+                remedy="upload the video once (POST /v1/files), or try again",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self.held += size
+
+    def give_back(self, size: int) -> None:
+        self.held -= size
+
+
+def announced(scope: Scope) -> int | None:
+    """The Content-Length, None for a body of unknown length."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return None
+
+
+async def chunks(
+    scope: Scope, receive: Receive, max_bytes: int, timeout_s: float = BODY_TIMEOUT_S
+) -> AsyncIterator[bytes]:
+    """The body as it arrives.
+
+    Raises:
+        LimitExceeded: 413 `body_too_large`, at once when the length is announced, else while it streams.
+        RequestTimeout: nothing came for `timeout_s` seconds.
+        ClientDisconnect: nobody is left to answer.
+    """
+    if (announced(scope) or 0) > max_bytes:
+        raise _too_large(max_bytes)
+    seen = 0
+    while True:
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await receive()
+        except TimeoutError:
+            raise RequestTimeout(f"no byte of the request body came for {timeout_s:g} seconds") from None
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        piece: bytes = message.get("body", b"")
+        seen += len(piece)
+        if seen > max_bytes:
+            raise _too_large(max_bytes)
+        if piece:
+            yield piece
+        if not message.get("more_body", False):
+            return
+
+
+async def read_body(
+    scope: Scope, receive: Receive, max_bytes: int, budget: BodyBudget, timeout_s: float = BODY_TIMEOUT_S
+) -> tuple[bytes | bytearray, int]:
+    """The whole body, and what of the budget it holds (to be given back). Raises as `chunks` and `BodyBudget.take`."""
+    length = announced(scope)
+    held = min(length or 0, max_bytes)
+    budget.take(held)
+    try:
+        whole: bytes | bytearray = b""
+        async with asyncio.timeout(timeout_s):
+            async for piece in chunks(scope, receive, max_bytes, timeout_s):
+                if not whole:
+                    whole = piece  # most bodies come in one piece
+                    continue
+                if isinstance(whole, bytes):
+                    whole = bytearray(whole)
+                whole += piece
+                if len(whole) > held:
+                    budget.take(len(whole) - held)
+                    held = len(whole)
+        return whole, held
+    except TimeoutError:
+        budget.give_back(held)
+        raise RequestTimeout(f"the request body was not complete after {timeout_s:g} seconds") from None
+    except BaseException:
+        budget.give_back(held)
+        raise
+
+
+def _too_large(max_bytes: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"the request body is larger than {max_bytes} bytes",
+        code="body_too_large",
+        remedy="upload the video once (POST /v1/files) and send file-id:<id>, or ask the operator for a larger limit",
+    )

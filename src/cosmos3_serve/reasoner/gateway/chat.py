@@ -1,0 +1,122 @@
+"""POST /v1/chat/completions: from the bytes of a question to the last byte of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.reasoner.gateway.ask import Ask, read_ask
+from cosmos3_serve.reasoner.gateway.body import read_body
+from cosmos3_serve.reasoner.gateway.front import Front
+from cosmos3_serve.reasoner.gateway.openai_errors import error_message
+from cosmos3_serve.reasoner.gateway.question import Question
+from cosmos3_serve.reasoner.keys import MediaItem, SessionKey
+from cosmos3_serve.reasoner.media.item import Admitted
+from cosmos3_serve.reasoner.media.locate import Located, locate
+from cosmos3_serve.reasoner.policy import Profile
+from cosmos3_serve.service.auth import tenant_of
+from cosmos3_serve.service.problems import Headers, send_problem
+
+PARSED_ON_LOOP = 2 * 1024 * 1024  # larger bodies are parsed in a thread
+
+
+class Departure:
+    """While it is entered, a client that leaves cancels the task that works for it; `gone` then says so."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.gone = False
+
+    async def __aenter__(self) -> Departure:
+        task = asyncio.current_task()
+        assert task is not None
+        self._work = task
+        self._watch = asyncio.create_task(self._wait())
+        return self
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self._work.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool:
+        self._watch.cancel()
+        if not self.gone:
+            return False
+        if kind is None:
+            try:
+                await asyncio.sleep(0)  # the cancellation is on its way: take it here, not in somebody else's code
+            except asyncio.CancelledError:
+                kind = asyncio.CancelledError
+        if kind is asyncio.CancelledError:
+            self._work.uncancel()
+        return kind is None or issubclass(kind, asyncio.CancelledError | Cosmos3Error | ClientDisconnect)
+
+
+class Chat:
+    """The route, as an ASGI application."""
+
+    def __init__(self, front: Front) -> None:
+        self.front = front
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """
+        Raises:
+            Cosmos3Error: for `Problems` to answer; what is known of replica and session is answered here.
+        """
+        front = self.front
+        front.check_open()
+        raw, held = await read_body(scope, receive, front.settings.max_body_bytes, front.budget)
+        front.begin()
+        departure = Departure(receive)
+        try:
+            async with departure:
+                await self._answer(scope, receive, send, raw)
+        finally:
+            front.end()
+            front.budget.give_back(held)
+            if departure.gone:
+                front.metrics.client_left()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, raw: bytes | bytearray) -> None:
+        front = self.front
+        located = await self._locate(raw)
+        del raw  # what is still needed of it is held by the parts
+        ask = read_ask(located.body, front.setup.model.name)
+        tenant = tenant_of(scope)
+        admitted = await front.gate.admit(located.parts, tenant) if located.parts else Admitted()
+        headers: Headers = []
+        with admitted:
+            question = Question(front, ask, admitted, self._key(scope, tenant, ask, admitted), send, headers)
+            try:
+                await question.run()
+            except Cosmos3Error as error:
+                await send_problem(error, receive, send, headers=headers, render=error_message)
+
+    async def _locate(self, raw: bytes | bytearray) -> Located:
+        if len(raw) <= PARSED_ON_LOOP:
+            return locate(raw, self.front.limits)
+        return await asyncio.to_thread(locate, raw, self.front.limits)
+
+    def _key(self, scope: Scope, tenant: str, ask: Ask, items: Admitted) -> SessionKey | None:
+        if self.front.router.profile is Profile.ROUND_ROBIN:
+            return None
+        keys = self.front.keys
+        return (
+            keys.from_headers(scope["headers"], tenant)
+            or (keys.named(ask.session, tenant) if ask.session is not None else None)
+            or keys.from_media(as_key_media(items), tenant)
+        )
+
+
+def as_key_media(items: Sequence[Any]) -> list[MediaItem]:
+    return [MediaItem(item.kind, item.sha256) for item in items]

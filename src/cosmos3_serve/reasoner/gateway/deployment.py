@@ -1,0 +1,143 @@
+"""ReasonerGateway: the Serve deployment that answers the public port and routes questions to replicas.
+
+It serves HTTP itself, in its own event loop: Serve's proxies are off. The HTTP server is up before anything else, so
+that /health and /ready answer while replicas load. Several gateways of one machine share the port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import uuid
+from typing import Any
+
+import structlog
+
+from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.reasoner.fleet_port import FleetPort
+from cosmos3_serve.reasoner.gateway.app import build_app
+from cosmos3_serve.reasoner.gateway.assemble import add_checks, assemble
+from cosmos3_serve.reasoner.gateway.info import ready_report
+from cosmos3_serve.reasoner.gateway.upkeep import Upkeep
+from cosmos3_serve.reasoner.member import GatewayStatus
+from cosmos3_serve.reasoner.setup import APP_NAME, REPLICAS_APP_NAME, ReasonerSetup
+from cosmos3_serve.service import logs
+from cosmos3_serve.service.http_server import HttpServer
+from cosmos3_serve.service.readiness import Remembered
+from cosmos3_serve.service.tokens import TokenBook
+from cosmos3_serve.settings import REASONER_TOKEN_ENV, REASONER_TOKEN_FILE_ENV
+
+log = structlog.get_logger(__name__)
+
+HTTP_GRACE_S = 5.0
+REPORT_S = 0.5
+SERVE_STATUS_S = 5.0
+QUIET_S = 2.0  # a drained gateway answers 503 for so long before its port closes
+
+
+class ReasonerGateway:
+    """
+    Raises:
+        StartRefused: no token, or the port is taken.
+    """
+
+    async def __init__(self, setup: ReasonerSetup) -> None:  # type: ignore[misc]  # Serve awaits it
+        logs.configure(setup.settings.log_level)
+        self.name = uuid.uuid4().hex
+        self._setup = setup
+        self._report: dict[str, Any] = {}
+        self._failure: Cosmos3Error | None = None
+        self._stopped = False
+        book = TokenBook.from_environ(token_env=REASONER_TOKEN_ENV, file_env=REASONER_TOKEN_FILE_ENV)
+        self._fleet = FleetPort.connect(setup, self.status)
+        self._front = front = assemble(setup, self._fleet, self.name, book)
+        self._upkeep = Upkeep(front)
+        add_checks(front, self._upkeep.canary)
+        self._serve_status = Remembered(_ask_serve, SERVE_STATUS_S)
+        front.readiness.add("serve", self._serve_status)
+        await front.upstream.start()
+        self._server = HttpServer(build_app(front), setup.settings.host, setup.port)
+        await self._server.start()
+        self._tasks = [asyncio.create_task(self._begin()), asyncio.create_task(self._look())]
+
+    async def _begin(self) -> None:
+        try:
+            await self._front.gate.start()
+        except Cosmos3Error as error:
+            self._failure = error
+            log.error("gateway_cannot_start", code=error.stable_code, reason=error.detail)
+        self._upkeep.start()
+        await self._fleet.start()
+        log.info("gateway_started", port=self._server.port)
+
+    async def _look(self) -> None:
+        """Keep the report fresh for the registry, and close the port once the service has drained."""
+        quiet_since: float | None = None
+        while True:
+            self._report = await ready_report(self._front)
+            idle = self._fleet.draining and not self._front.in_flight
+            now = self._front.clock()
+            quiet_since = (quiet_since or now) if idle else None
+            if quiet_since is not None and now - quiet_since >= QUIET_S and not self._stopped:
+                self._stopped = True
+                await self._server.stop(HTTP_GRACE_S)
+            await asyncio.sleep(REPORT_S)
+
+    # ---- for the registry and for Serve -----------------------------------------------------------------------------
+
+    def status(self) -> GatewayStatus:
+        import ray
+
+        checks = self._report.get("checks", [])
+        failure = self._failure
+        return GatewayStatus(
+            gateway=self.name,
+            address=ray.util.get_node_ip_address(),
+            port=self._server.port,
+            pid=os.getpid(),
+            ready=self._report.get("status") == "ready",
+            waiting=tuple(check["name"] for check in checks if not check["ok"]),
+            in_flight=self._front.in_flight,
+            failure=failure and {"code": failure.stable_code, "detail": failure.detail, "remedy": failure.remedy},  # type: ignore[arg-type]
+            report=self._report,
+        )
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take nothing new, let answers end, then close the port."""
+        self._front.closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._front.idle.wait()
+        self._stopped = True
+        await self._server.stop(HTTP_GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        await self._upkeep.close()
+        await self._fleet.stop()
+        await self._front.upstream.close()
+        await self._front.gate.close()
+
+    async def check_health(self) -> None:
+        """Serve replaces this replica when its HTTP server ended, or when it can never become ready."""
+        if self._failure is not None:
+            raise RuntimeError(self._failure.detail)
+        if not (self._server.alive or self._stopped):
+            raise RuntimeError("the HTTP server has ended")
+
+
+async def _ask_serve() -> tuple[bool, str]:
+    """Whether Serve says that both applications run."""
+
+    def ask() -> tuple[bool, str]:
+        from ray import serve
+
+        found = serve.status().applications
+        states = {name: str(getattr(found.get(name), "status", "missing")) for name in (APP_NAME, REPLICAS_APP_NAME)}
+        words = [state.rpartition(".")[2] for state in states.values()]
+        # A replica that is being replaced leaves its application deploying or unhealthy; others serve meanwhile.
+        gateway, replicas = words
+        ok = gateway == "RUNNING" and replicas in ("RUNNING", "DEPLOYING", "UNHEALTHY")
+        return ok, f"gateways {gateway}, replicas {replicas}"
+
+    return await asyncio.to_thread(ask)

@@ -1,0 +1,211 @@
+"""Question: one request on its way through the fleet, at most twice, and never twice after its first token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.types import Send
+
+from cosmos3_serve.errors import Cosmos3Error, EngineFailed
+from cosmos3_serve.reasoner.gateway.ask import Ask
+from cosmos3_serve.reasoner.gateway.front import Front
+from cosmos3_serve.reasoner.gateway.parts import compose, held_parts
+from cosmos3_serve.reasoner.gateway.relay import Relay
+from cosmos3_serve.reasoner.gateway.replica_errors import Refusal, first_event_refusal
+from cosmos3_serve.reasoner.gateway.upstream import Lost, Reply, Silent, Unreachable
+from cosmos3_serve.reasoner.keys import SessionKey
+from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
+from cosmos3_serve.reasoner.media.sampling import Sampling
+from cosmos3_serve.reasoner.routing import Aftermath, Decision, Refused
+from cosmos3_serve.service.problems import Headers
+
+HEADER_REPLICA = b"x-cosmos3-replica"
+HEADER_SESSION = b"x-cosmos3-session"
+HEADER_MEDIA = b"x-cosmos3-media"
+
+
+class Question:
+    """
+    Args:
+        items: the question's media, in use as long as this lives.
+        headers: filled with what is known of replica, session and media; also for the answer to a failure.
+    """
+
+    def __init__(
+        self, front: Front, ask: Ask, items: Admitted, key: SessionKey | None, send: Send, headers: Headers
+    ) -> None:
+        self._front, self._ask, self._items, self._key, self._headers = front, ask, items, key, headers
+        self._parts = held_parts(items)
+        self._media = [item.sha256 for item in items]
+        self._relay = Relay(send, headers, front.setup.model.name)
+        self._began_at = front.clock()
+
+    async def run(self) -> None:
+        """
+        Raises:
+            Cosmos3Error: nothing of an answer was sent; a stream that broke was ended with an error event instead.
+        """
+        front = self._front
+        after: Decision | None = None
+        while True:
+            decision = await front.line.place(lambda after=after: self._choose(after))  # type: ignore[misc]
+            try:
+                aftermath = await self._attempt(decision)
+            finally:
+                front.router.on_finished(decision, front.clock())
+                front.line.wake()
+            if aftermath.error is not None:
+                raise aftermath.error
+            if not aftermath.retry:
+                return
+            after = decision
+
+    async def _choose(self, after: Decision | None) -> Decision:
+        return await self._front.router.choose(self._key, self._front.clock(), media=self._media, after=after)
+
+    # ---- one attempt ------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, decision: Decision) -> Aftermath:
+        """What the router makes of it; empty once the client has its answer."""
+        router, now = self._front.router, self._front.clock
+        reply: Reply | None = None
+        try:
+            reply, warm = await self._send(decision)
+            self._note(decision, warm)
+            if reply.status >= 400:
+                return self._refused(decision, await reply.refusal())
+            router.on_accepted(decision, now())
+            return await self._relayed(decision, reply, warm)
+        except Unreachable:
+            self._note(decision, None)
+            return router.on_refused(decision, now(), Refused.UNREACHABLE)
+        except Silent:
+            self._note(decision, None)
+            return await self._over(router.on_refused(decision, now(), Refused.TIMED_OUT))
+        except Lost:
+            self._note(decision, None)
+            return await self._over(router.on_died(decision, now()))
+        finally:
+            if reply is not None:
+                reply.close()
+
+    async def _send(self, decision: Decision) -> tuple[Reply, bool]:
+        """The replica's status, and whether it held all media. A cache miss is answered with the bytes; that is no
+        second attempt."""
+        front = self._front
+        url = front.url_of(decision.ref)
+        if not url:
+            raise Unreachable
+        plans = front.held.plan(self._parts, decision.ref)
+        warm = not any(plan.with_data for plan in plans)
+        reply = await front.upstream.ask(url, compose(self._ask.body, self._items, plans))
+        if reply.status != 400 or all(plan.with_data for plan in plans):
+            return reply, warm
+        try:
+            refusal = await reply.refusal()
+        finally:
+            reply.close()
+        if not refusal.cache_miss:
+            return _Refused(refusal), warm
+        front.metrics.media_resent()
+        plans = front.held.on_miss(self._parts, decision.ref)
+        return await front.upstream.ask(url, compose(self._ask.body, self._items, plans)), False
+
+    def _refused(self, decision: Decision, refusal: Refusal) -> Aftermath:
+        router, now = self._front.router, self._front.clock()
+        if refusal.engine_dead:
+            return router.on_died(decision, now)
+        aftermath = router.on_refused(
+            decision, now, refusal.why, status=refusal.status, retry_after_s=refusal.retry_after_s
+        )
+        return aftermath if aftermath.retry or aftermath.error else Aftermath(error=refusal.as_error())
+
+    async def _relayed(self, decision: Decision, reply: Reply, warm: bool) -> Aftermath:
+        """
+        Raises:
+            Lost, Silent.
+        """
+        first = await (reply.next() if self._ask.stream else reply.whole())
+        if not first:
+            raise Lost
+        refusal = first_event_refusal(first) if self._ask.stream else None
+        if refusal is not None:
+            return self._refused(decision, refusal)
+        front = self._front
+        front.router.on_first_token(decision, front.clock())
+        front.metrics.first_byte(front.clock() - self._began_at)
+        if self._parts:
+            front.held.on_answer(self._parts, decision.ref)
+            front.metrics.media(warm)
+        if self._ask.explain:
+            self._relay.explanation = explanation(decision, self._items, warm)
+        if self._ask.stream:
+            await self._relay.stream(first, reply)
+        else:
+            await self._relay.whole(first)
+        return Aftermath()
+
+    async def _over(self, aftermath: Aftermath) -> Aftermath:
+        """A failure after the answer began becomes its end."""
+        if not self._relay.begun:
+            return aftermath
+        self._front.metrics.broken_stream()
+        await self._relay.broken(aftermath.error or _lost())
+        return Aftermath()
+
+    def _note(self, decision: Decision, warm: bool | None) -> None:
+        if self._relay.begun:
+            return
+        self._headers[:] = [
+            (HEADER_REPLICA, decision.replica.encode()),
+            (HEADER_SESSION, decision.outcome.value.encode()),
+        ]
+        if self._parts and warm is not None:
+            self._headers.append((HEADER_MEDIA, b"hit" if warm else b"miss"))
+
+
+class _Refused(Reply):
+    """A refusal that was read already."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self._refusal = refusal
+        self.status = refusal.status
+
+    async def refusal(self) -> Refusal:
+        return self._refusal
+
+    def close(self) -> None:
+        pass
+
+
+def _lost() -> Cosmos3Error:
+    return EngineFailed("the answer broke off", code="replica_lost", remedy="send the request again")
+
+
+def explanation(decision: Decision, items: Admitted, warm: bool) -> dict[str, Any]:
+    """What really happened to a question, for `{"cosmos3": {"explain": true}}`."""
+    return {
+        "replica": decision.replica,
+        "session": decision.outcome.value,
+        "session_from": decision.key.source if decision.key else None,
+        "attempt": decision.attempt,
+        "media": [{**media_explanation(item), "held_by_replica": warm} for item in items],
+    }
+
+
+def media_explanation(item: MediaItem) -> dict[str, Any]:
+    """The frames that a replica really uses of a video: indices, timestamps, rate, size, tokens."""
+    info = item.info
+    return {
+        "part": item.param,
+        "kind": item.kind,
+        "sha256": item.sha256,
+        "codec": info.codec,
+        "frames": info.frames,
+        "fps": round(info.fps, 4),
+        "duration_s": round(info.duration_s, 3),
+        "width": info.width,
+        "height": info.height,
+        "normalised": list(info.normalised),
+        **({"sampling": item.cost.as_dict()} if isinstance(item.cost, Sampling) else {"tokens": item.cost.tokens}),
+    }
