@@ -208,6 +208,22 @@ def test_out_of_memory_together_succeeds_one_by_one(error):
     assert {s.wave.slot for s in seats.values()} == {0}
 
 
+def test_memory_is_freed_before_anyone_runs_again(monkeypatch):
+    events: list[str] = []
+    monkeypatch.setattr("cosmos3_serve.generator.engines.diffusers.wave.free_memory", lambda: events.append("free"))
+    desk = Desk()
+
+    def crowded(block: list[str]) -> None:
+        events.append("forward")
+        if len(block) > 2:
+            raise OOM
+
+    desk.on_forward = crowded
+    desk.steps = 1
+    desk.denoise("ab")
+    assert events == ["forward", "free", "forward", "free", "forward"]
+
+
 def test_who_does_not_fit_alone_is_told_so_and_the_next_wave_runs():
     desk = Desk()
 
