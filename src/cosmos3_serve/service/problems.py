@@ -52,8 +52,10 @@ async def send_problem(
     headers: Headers | None = None,
     close: bool = False,
     render: Render = problem_message,
+    drain_bytes: int = DRAIN_BYTES,
 ) -> None:
-    """Answer with a problem. `close` ends the connection, because the request's body was not read to its end."""
+    """Answer with a problem. `close` ends the connection, because the request's body was not read to its end; up to
+    `drain_bytes` of it are taken first."""
     status, own, body = render(error)
     own = [*own, *(headers or [])]
     if close:
@@ -61,16 +63,16 @@ async def send_problem(
     await send({"type": "http.response.start", "status": status, "headers": own})
     await send({"type": "http.response.body", "body": body, "more_body": close})
     if close:
-        await _drain(receive)
+        await _drain(receive, drain_bytes)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _drain(receive: Receive) -> None:
+async def _drain(receive: Receive, most: int) -> None:
     """Throw away a little of what still arrives: closing on unread bytes resets the connection and loses the answer."""
     seen = 0
     try:
-        async with asyncio.timeout(DRAIN_S):
-            while seen <= DRAIN_BYTES:
+        async with asyncio.timeout(DRAIN_S * max(1.0, most / (64 * DRAIN_BYTES))):
+            while seen <= most:
                 message = await receive()
                 if message["type"] != "http.request" or not message.get("more_body", False):
                     return
@@ -84,11 +86,14 @@ class Problems:
 
     Args:
         render: the shape of the answers; another one for a service that speaks another dialect.
+        drain_bytes: of a refused body that are taken before the connection closes: many clients look for an answer
+            only once they have sent everything.
     """
 
-    def __init__(self, app: ASGIApp, render: Render = problem_message) -> None:
+    def __init__(self, app: ASGIApp, render: Render = problem_message, drain_bytes: int = DRAIN_BYTES) -> None:
         self.app = app
         self.render = render
+        self.drain_bytes = drain_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -125,7 +130,9 @@ class Problems:
             # Too late for a status. Raising breaks the connection, so that nobody takes a part for the whole.
             raise error
         close = body_open and has_body(scope)
-        await send_problem(error, receive, send, headers=headers, close=close, render=self.render)
+        await send_problem(
+            error, receive, send, headers=headers, close=close, render=self.render, drain_bytes=self.drain_bytes
+        )
 
 
 def unexpected(raised: BaseException) -> Cosmos3Error:

@@ -23,6 +23,7 @@ from cosmos3_serve.service.auth import BearerAuth
 from cosmos3_serve.service.logs import RequestLog
 from cosmos3_serve.service.problems import Problems
 
+DRAIN_BYTES = 256 * 1024 * 1024  # of a body that is too large, so that a client that sends it all still reads why
 _FILE_ID = re.compile(r"(/v1/files/)[^/]+")
 
 
@@ -42,7 +43,7 @@ def build_app(front: Front) -> ASGIApp:
             return
         await router(scope, receive, send)
 
-    app: ASGIApp = Problems(by_path, error_message)
+    app: ASGIApp = Problems(by_path, error_message, DRAIN_BYTES)
     app = BearerAuth(app, front.book, front.metrics.unauthorized, error_message)
     return RequestLog(app, front.metrics.http_response, shown=loggable)
 
