@@ -135,6 +135,23 @@ async def test_a_reporter_that_is_not_known_any_more_registers_again_with_its_cl
         assert fleet.core._roster.view(0).members[0].ref == ref == reporters[0].ref
 
 
+async def test_an_engine_that_does_not_say_its_load_stays_a_member() -> None:
+    fleet = InProcessFleet(FleetCore(RULES, 1))
+    asked: list[bool] = []
+
+    async def hang() -> Load:
+        asked.append(True)
+        await asyncio.Event().wait()
+        return Load()
+
+    reporter = Reporter(fleet, Service("http://127.0.0.1:1", 8, HeldMedia(1, 1)), hang, beat_s=0.02)
+    reporter.start()
+    await until(lambda: len(asked) > 3)
+    heard = fleet.core._roster._slots["replica-0"].heard_at
+    await until(lambda: fleet.core._roster._slots["replica-0"].heard_at > heard)
+    await reporter.leave()
+
+
 async def test_a_slow_actor_counts_as_away() -> None:
     class Slow(FleetCore):
         async def acquire(self, message: Acquire):  # type: ignore[no-untyped-def]

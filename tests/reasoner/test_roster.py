@@ -19,6 +19,11 @@ def seat(roster: Roster, now: float = 0.0, port: int = 1, claim: ReplicaRef | No
     return ref
 
 
+def pass_time(roster: Roster, start: int, end: int) -> None:
+    for now in range(start, end + 1):
+        roster.sweep(now)
+
+
 def phases(roster: Roster, now: float = 0.0) -> dict[str, ReplicaState]:
     return {member.replica_id: member.phase for member in roster.view(now).members}
 
@@ -62,7 +67,8 @@ def test_the_silent_are_lost_and_those_that_beat_are_not() -> None:
 def test_one_that_was_only_slow_returns_as_itself() -> None:
     roster = Roster("g", 1, lost_after_s=8)
     ref = seat(roster)
-    roster.sweep(8.0)
+    pass_time(roster, 0, 8)
+    assert phases(roster) == {ref.id: ReplicaState.STARTING}
     assert seat(roster, 9.0, claim=ref) == ref, "its caches are as they were"
     assert phases(roster) == {ref.id: ReplicaState.READY}
 
@@ -70,7 +76,7 @@ def test_one_that_was_only_slow_returns_as_itself() -> None:
 def test_one_whose_slot_was_given_away_gets_another() -> None:
     roster = Roster("g", 1, lost_after_s=8)
     old = seat(roster, port=1)
-    roster.sweep(8.0)
+    pass_time(roster, 0, 8)
     new = seat(roster, 9.0, port=2)
     late = seat(roster, 10.0, port=1, claim=old)
     assert new.id == old.id
@@ -82,11 +88,22 @@ def test_a_slot_beyond_the_wanted_is_forgotten_and_a_wanted_one_is_kept() -> Non
     extra = [seat(roster, port=port) for port in (1, 2)][1]
     roster.leave(extra, 0.0)
     roster.leave(ReplicaRef("replica-0", roster.view(0).members[0].incarnation), 0.0)
-    roster.sweep(99.0)
+    pass_time(roster, 0, 99)
     assert len(roster.view(99).members) == 2
-    roster.sweep(100.0)
-    roster.sweep(300.0)
+    pass_time(roster, 100, 300)
     assert len(roster.view(300).members) == 1
+
+
+def test_a_roster_that_could_not_listen_calls_nobody_silent() -> None:
+    roster = Roster("g", 1, lost_after_s=8)
+    ref = seat(roster)
+    roster.sweep(1.0)
+    roster.sweep(60.0)
+    assert phases(roster) == {ref.id: ReplicaState.READY}
+    pass_time(roster, 61, 66)
+    assert phases(roster) == {ref.id: ReplicaState.READY}
+    roster.sweep(67.0)
+    assert phases(roster) == {ref.id: ReplicaState.STARTING}, "eight seconds in which it could have been heard"
 
 
 def test_a_recovering_roster_seats_those_that_return_before_strangers() -> None:

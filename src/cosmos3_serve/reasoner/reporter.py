@@ -53,12 +53,20 @@ class Reporter:
             with contextlib.suppress(FleetAway):
                 await self._fleet.call(method, self.ref, timeout_s=CALL_S)
 
+    async def _ask_load(self) -> Load | None:
+        """An engine too busy to say how busy it is must not make its replica fall silent."""
+        try:
+            async with asyncio.timeout(self._beat_s):
+                return await self._load()
+        except TimeoutError:
+            return None
+
     async def _run(self) -> None:
         member = False
         while True:
             try:
                 if member and self.ref is not None:
-                    self._last = await self._load() or self._last
+                    self._last = await self._ask_load() or self._last
                     member = await self._fleet.call("beat", self.ref, self._last, timeout_s=CALL_S)
                 if not member:
                     place = await self._fleet.call("register", self._service, self.ref, timeout_s=CALL_S)

@@ -57,6 +57,7 @@ class Roster:
         self._lost_after_s, self._forget_after_s = lost_after_s, forget_after_s
         self._slots: dict[str, _Slot] = {}
         self._gateways: dict[str, tuple[GatewayStatus, float]] = {}
+        self._swept_at: float | None = None
         self.failures: dict[str, dict[str, str]] = {}  # of replicas that could not start, newest last
 
     # ---- asked by replicas ------------------------------------------------------------------------------------------
@@ -127,7 +128,15 @@ class Roster:
         self._changed()
 
     def sweep(self, now: float) -> None:
-        """Find the silent, and drop slots that nobody took. Call it at least once a second."""
+        """Find the silent, and drop slots that nobody took. Call it at least once a second.
+
+        Whoever could not listen must not call others silent: time in which this was not called does not count.
+        """
+        deaf = 0.0 if self._swept_at is None else now - self._swept_at
+        self._swept_at = now
+        if deaf >= self._lost_after_s / 2:
+            for slot in self._slots.values():
+                slot.heard_at += deaf
         for name, slot in list(self._slots.items()):
             silent = now - slot.heard_at
             if not slot.vacant and silent >= self._lost_after_s:
