@@ -14,9 +14,9 @@ from cosmos3_serve.client import follow
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.events import MAX_LINE_BYTES, Message, parse_events
 from cosmos3_serve.client.follow import Follower, fetch_response, hand_over, probe
-from cosmos3_serve.client.http import Service, Unreachable
+from cosmos3_serve.client.http import Service
 from cosmos3_serve.client.progress import Silent
-from cosmos3_serve.errors import Conflict, ContractViolation, Cosmos3RayServeError, Incomplete
+from cosmos3_serve.errors import Conflict, ContractViolation, Cosmos3RayServeError, Incomplete, Unreachable
 
 SAMPLES = [{"name": name, "prompt": "p", "num_frames": 1, "resolution": "256"} for name in ("a", "b")]
 BODY = json.dumps({"samples": SAMPLES, "model": "Cosmos3-Nano", "request_id": "req-1"}).encode()

@@ -12,7 +12,7 @@ import pytest
 
 from cosmos3_serve.client import problem
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.client.http import FIRST_CONTACT, Retry, Service, Unreachable, retry_after
+from cosmos3_serve.client.http import FIRST_CONTACT, Retry, Service, retry_after
 from cosmos3_serve.errors import (
     ContractViolation,
     Cosmos3Error,
@@ -25,6 +25,7 @@ from cosmos3_serve.errors import (
     QueueFull,
     StorageAuthorizationError,
     Unauthorized,
+    Unreachable,
     ValidationFailed,
 )
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cosmos3_serve.client.http import Unreachable
 from cosmos3_serve.client.journal import Journal, Journals, Run
 from cosmos3_serve.client.outcome import interrupted, resume_command, settle
 from cosmos3_serve.errors import (
@@ -19,6 +18,7 @@ from cosmos3_serve.errors import (
     QueueFull,
     StorageFailure,
     Unauthorized,
+    Unreachable,
     ValidationFailed,
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -108,6 +109,9 @@ class Service:
             # identity: sizes and hashes are of the bytes on the wire, and no decompression bomb can reach us
             headers={"Authorization": f"Bearer {self.token}", "Accept-Encoding": "identity"},
             follow_redirects=False,
+            # Plain http needs no list of authorities, which takes longer to load than most calls; should TLS ever be
+            # spoken after all, a context without authorities trusts nobody.
+            verify=True if self.endpoint.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             limits=httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections),
             transport=self.transport,
         )
