@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import structlog
 from support import clips
 from support.stub_replica import StubReplica
 
@@ -28,6 +29,7 @@ from cosmos3_serve.reasoner.media.worker import answer
 from cosmos3_serve.reasoner.member import HeldMedia, Load, Service
 from cosmos3_serve.reasoner.policy import AffinityRules, Mode
 from cosmos3_serve.reasoner.setup import MODEL_NAME, ReasonerSetup, ServedModel
+from cosmos3_serve.service import logs
 from cosmos3_serve.service.http_server import HttpServer
 from cosmos3_serve.service.tokens import TokenBook
 from cosmos3_serve.settings import ReasonerSettings
@@ -154,6 +156,7 @@ async def world(
     root: Path, *, replicas: int = 2, gateways: int = 1, slots: int = 8, held_items: int = 64, **settings: Any
 ) -> AsyncIterator[World]:
     found = ReasonerSettings(**{"store_dir": root / "store", "workers": replicas, "log_level": "error", **settings})
+    logs.configure(found.log_level)
     rules = AffinityRules(ttl_s=found.session_ttl_s, mode=Mode(found.session_mode))
     core = FleetCore(rules, replicas)
     here = World(root, found, core, InProcessFleet(core), slots=slots, held_items=held_items)
@@ -171,6 +174,7 @@ async def world(
             beats.cancel()
     finally:
         await here.close()
+        structlog.reset_defaults()  # what was configured may write to a file that this test's end closes
 
 
 async def canaries_over(here: World) -> None:

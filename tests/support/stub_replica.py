@@ -141,7 +141,7 @@ class StubReplica:
         return None
 
     def _usage(self, body: dict[str, Any]) -> dict[str, Any]:
-        videos = json.dumps(body).count('"video_url"')
+        videos = json.dumps(body).count('"type": "video_url"')
         return {"prompt_tokens": 12, "completion_tokens": self.tokens, "total_tokens": 12 + self.tokens,
                 "prompt_tokens_details": {"cached_tokens": 0, "multimodal_tokens": {"video": 40 * videos}}}  # fmt: skip
 

@@ -247,10 +247,7 @@ async def test_the_openai_client_works_unchanged(tmp_path: Path) -> None:
 
 
 async def test_logs_hold_no_token_prompt_session_or_file_id(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from cosmos3_serve.service import logs
-
-    logs.configure("debug")
-    async with world(tmp_path, replicas=1) as here, here.client() as http:
+    async with world(tmp_path, replicas=1, log_level="debug") as here, here.client() as http:
         made = await http.post("/v1/files", files={"file": ("private-name.mp4", video(), "video/mp4")})
         file_id = made.json()["id"]
         await http.get(f"/v1/files/{file_id}")

@@ -1,0 +1,62 @@
+"""The smoke test of a reasoner: one synthetic video, one question, an answer that shows that the video was seen."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cosmos3_serve.client.reasoner import Answer, Reasoner, data_url
+from cosmos3_serve.client.synthetic_video import make_video
+from cosmos3_serve.errors import ContractViolation
+
+QUESTION = "Describe this video in one sentence."
+SECONDS = 30
+MAX_TOKENS = 64
+
+
+async def smoke(
+    reasoner: Reasoner, *, seconds: int = SECONDS, say: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """Ask, check, and tell.
+
+    The video goes as data, so that the same test runs against servers without a files API.
+
+    Raises:
+        ContractViolation: code `smoke_failed`: an empty answer, or one whose prompt held no video.
+        Cosmos3Error: as `Reasoner.ask`.
+    """
+    with tempfile.TemporaryDirectory(prefix="cosmos3-smoke-") as folder:
+        path = Path(folder) / "smoke.mp4"
+        made_by = await asyncio.to_thread(make_video, path, seconds=seconds)
+        say(f"made a video of {seconds} s with {made_by} ({path.stat().st_size} bytes)")
+        url = await asyncio.to_thread(data_url, path)
+    answer = await reasoner.ask(QUESTION, url, max_tokens=MAX_TOKENS)
+    description = " ".join(answer.text.split())
+    if not description:
+        raise _failed("the answer is empty")
+    tokens = await _video_tokens(reasoner, answer)
+    if tokens < 1:
+        raise _failed("the usage counts no prompt tokens of the video: the model did not see it")
+    say(f"{answer.usage.get('prompt_tokens')} prompt tokens, {tokens} of them of the video")
+    return {
+        "description": description,
+        "video_tokens": tokens,
+        "usage": answer.usage,
+        "made_by": made_by,
+        **answer.facts,
+    }
+
+
+async def _video_tokens(reasoner: Reasoner, answer: Answer) -> int:
+    """As the usage says; where it does not tell kinds apart, what the same question costs less without the video."""
+    if answer.video_tokens:
+        return answer.video_tokens
+    alone = await reasoner.ask(QUESTION, max_tokens=1)
+    return int(answer.usage.get("prompt_tokens") or 0) - int(alone.usage.get("prompt_tokens") or 0)
+
+
+def _failed(why: str) -> ContractViolation:
+    return ContractViolation(why, code="smoke_failed", remedy="see the service's log")
