@@ -106,6 +106,6 @@ def _emphasized(text: str, hints: list[str]) -> str:
     # The model was trained with this very sentence, so it is an interface and not prose.
     names = ", ".join(hints)
     return (
-        f"{text.rstrip()} Follow the {names} control video precisely: shape, contour, silhouette, position, and motion of every"
-        f" visible structure must align with the {names} signal at every frame."
+        f"{text.rstrip()} Follow the {names} control video precisely: shape, contour, silhouette, position, and motion"
+        f" of every visible structure must align with the {names} signal at every frame."
     )
