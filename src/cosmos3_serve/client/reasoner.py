@@ -15,7 +15,7 @@ from typing import Any, Self
 import httpx
 
 from cosmos3_serve.client import load, problem
-from cosmos3_serve.client.http import Unreachable, retry_after
+from cosmos3_serve.client.http import retry_after
 from cosmos3_serve.errors import (
     ContractViolation,
     Cosmos3Error,
@@ -27,6 +27,7 @@ from cosmos3_serve.errors import (
     QueueFull,
     ServiceFailure,
     Unauthorized,
+    Unreachable,
     UsageError,
 )
 from cosmos3_serve.settings import REASONER_TOKEN_ENV

@@ -7,6 +7,7 @@ engine and imported by vLLM's interpreter, where our package is not installed: s
 import hashlib
 import hmac
 import os
+from typing import Any
 
 HEADER = b"x-cosmos3-cluster-secret"
 SECRET_ENV = "COSMOS3_REPLICA_SECRET"
@@ -32,7 +33,7 @@ class ReplicaSecret:
             await send({"type": "http.response.start", "status": 401, "headers": headers})
             await send({"type": "http.response.body", "body": b"unauthorized\n"})
 
-    def _knows(self, scope):  # type: ignore[no-untyped-def]
+    def _knows(self, scope: Any) -> bool:
         given = [value for name, value in scope["headers"] if name == HEADER]
         # Digests: comparing takes as long whatever was sent.
         return len(given) == 1 and hmac.compare_digest(hashlib.sha256(given[0]).digest(), self.digest)
