@@ -205,3 +205,13 @@ def test_a_port_is_held_without_taking_connections_and_two_services_do_not_share
             hold_port("127.0.0.1", port)
         assert refused.value.stable_code == "port_unavailable"
         listening_socket("127.0.0.1", port).close()  # our own replica can
+
+
+async def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_headers(server: HttpServer) -> None:
+    reading, writing = await asyncio.open_connection("127.0.0.1", server.port)
+    writing.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + AUTH + b"\r\n")
+    assert b"200" in await reading.readline()
+    (connection,) = server._server.server_state.connections
+    accepted = connection.transport.get_extra_info("socket")
+    assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    writing.close()

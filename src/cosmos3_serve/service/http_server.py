@@ -142,7 +142,8 @@ def listening_socket(host: str, port: int, *, shared: bool = True, again: bool =
         StartRefused: the address is in use, not ours, or not permitted.
     """
     family, _, _, _, address = _resolve(host, port)
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # Named TCP, or asyncio leaves Nagle's algorithm on, and an answer's body waits 40 ms for a peer's delayed ACK.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(again))
         if shared and hasattr(socket, "SO_REUSEPORT"):
