@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +76,7 @@ class World:
     places: dict[str, Any] = field(default_factory=dict)
     slots: int = 8
     held_items: int = 64
+    secret: str = SECRET
 
     @property
     def url(self) -> str:
@@ -90,7 +91,7 @@ class World:
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False, **options)
 
     async def add_replica(self) -> StubReplica:
-        stub = StubReplica(f"r{len(self.replicas)}", SECRET)
+        stub = StubReplica(f"r{len(self.replicas)}", self.secret)
         await stub.start()
         self.replicas.append(stub)
         await self.register(stub)
@@ -103,8 +104,8 @@ class World:
     async def add_gateway(self) -> Gateway:
         name = f"gateway-{len(self.gateways)}"
         model = ServedModel("tiny", "r", "d", "random", self.root / "nowhere", 16384)
-        setup = ReasonerSetup(self.settings, model, 0, SECRET)
-        port = FleetPort(self.fleet, SECRET)
+        setup = ReasonerSetup(self.settings, model, 0, self.secret)
+        port = FleetPort(self.fleet, self.secret)
         tokens = self.root / "tokens"
         tokens.write_text(f"one:{TOKEN}\ntwo:{OTHER_TOKEN}\n")
         front = assemble(setup, port, name, TokenBook(None, tokens))
@@ -129,9 +130,9 @@ class World:
 
     async def beat(self) -> None:
         while True:
-            for stub in self.replicas:
-                if place := self.places.get(stub.name):
-                    await self.core.beat(place, Load(stub.running, 0))
+            running = {stub.name: stub.running for stub in self.replicas}
+            for name, place in self.places.items():
+                await self.core.beat(place, Load(running.get(name, 0), 0))
             await asyncio.sleep(0.2)
 
     def by_name(self, replica: str) -> StubReplica:
@@ -153,15 +154,28 @@ class World:
 
 @asynccontextmanager
 async def world(
-    root: Path, *, replicas: int = 2, gateways: int = 1, slots: int = 8, held_items: int = 64, **settings: Any
+    root: Path,
+    *,
+    replicas: int = 2,
+    gateways: int = 1,
+    slots: int = 8,
+    held_items: int = 64,
+    secret: str = SECRET,
+    real: Sequence[Service] = (),
+    **settings: Any,
 ) -> AsyncIterator[World]:
+    """Args: real: replicas that run elsewhere and know `secret`, instead of stubs."""
+    if real:
+        replicas = len(real)
     found = ReasonerSettings(**{"store_dir": root / "store", "workers": replicas, "log_level": "error", **settings})
     logs.configure(found.log_level)
     rules = AffinityRules(ttl_s=found.session_ttl_s, mode=Mode(found.session_mode))
     core = FleetCore(rules, replicas)
-    here = World(root, found, core, InProcessFleet(core), slots=slots, held_items=held_items)
+    here = World(root, found, core, InProcessFleet(core), slots=slots, held_items=held_items, secret=secret)
     try:
-        for _ in range(replicas):
+        for number, service in enumerate(real):
+            here.places[f"real-{number}"] = await core.register(service)
+        for _ in range(0 if real else replicas):
             await here.add_replica()
         beats = asyncio.create_task(here.beat())
         try:
@@ -181,7 +195,7 @@ async def canaries_over(here: World) -> None:
     """The canaries of all gateways have asked: what comes afterwards is the test's."""
     for gateway in here.gateways:
         canary = gateway.upkeep.canary
-        await soon(lambda canary=canary: canary.verdict()[0] and not canary._running, 20)
+        await soon(lambda canary=canary: canary.verdict()[0] and not canary._running, 60)
     for stub in here.replicas:
         stub.asked.clear()
         stub.encoded.clear()
