@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import psutil
 import pytest
-from support.fleet import PlainFleet, until
+from support.fleet import PlainFleet, skip_without_engine, until
 from support.processes import left_after
 from support.service import shared_cache
 
@@ -22,6 +22,7 @@ REPLACED_S = 400.0  # a vLLM server takes a minute of CPU to start
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainFleet]:
+    skip_without_engine()
     with PlainFleet(shared_cache(tmp_path_factory), COSMOS3_REASONER_WORKERS="2") as running:
         yield running
 

