@@ -29,7 +29,7 @@ def case(mode: str, files: dict[str, str]) -> dict[str, Any]:
             "model_mode": "forward_dynamics", "vision_path": image, "action_path": files["actions.json"], **ACTION
         },
         "inverse_dynamics": {"model_mode": "inverse_dynamics", "vision_path": clip, **ACTION},
-        "transfer": {"edge": edge, "depth": depth, "num_video_frames_per_chunk": 5, "num_steps": 1,
+        "transfer": {"edge": edge, "depth": depth, "num_video_frames_per_chunk": 5, "max_frames": 5, "num_steps": 1,
                      "control_guidance": 2.0},
     }[mode]  # fmt: skip
 
@@ -87,7 +87,8 @@ def test_finished_files_of_a_transfer_and_an_action(engine, root, files):
     for mode in ("transfer", "wam"):
         prints = []
         for request, company in (("solo", []), ("shared", ["text2image"])):
-            job = make_job(root, mode, request_id=request, prompt="x", seed=3, **case(mode, files))
+            fields = {**case(mode, files), **({"max_frames": 6} if mode == "transfer" else {})}  # two chunks
+            job = make_job(root, mode, request_id=request, prompt="x", seed=3, **fields)
             others = [make_job(root, m, request_id=request, prompt="y", **case(m, files)) for m in company]
             generate(engine, *others, job)
             prints.append(fingerprint(job))
