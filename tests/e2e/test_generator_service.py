@@ -1,8 +1,13 @@
 """The generator as it is deployed: real Ray, real Serve, the tiny checkpoint with random weights."""
 
+import asyncio
 import concurrent.futures
+import contextlib
 import io
 import json
+import os
+import random
+import signal
 import socket
 import subprocess
 import threading
@@ -81,6 +86,29 @@ def test_what_may_not_share_is_not_mixed(http: httpx.Client) -> None:
     after = Figures.of(http)
     assert after.since(before, "inference_batch_size_sum") == 3
     assert after.since(before, "inference_batch_size_count") == 2
+
+
+def test_fifty_clients_of_whom_most_leave_do_not_block_the_fifty_first(generator: LocalGenerator) -> None:
+    async def scenario() -> int:
+        async with httpx.AsyncClient(
+            base_url=generator.url, headers=generator.headers, timeout=60, limits=httpx.Limits(max_connections=60)
+        ) as http:
+            posts = [
+                asyncio.create_task(http.post("/v1/batches", json={"samples": images(f"leaver-{i}", num_steps=1)}))
+                for i in range(50)
+            ]
+            chance = random.Random(5)
+            await asyncio.sleep(0.05)  # inside the window in which Serve gathers a batch
+            leavers = chance.sample(posts, 40)
+            for task in leavers:
+                await asyncio.sleep(chance.random() * 0.01)
+                task.cancel()
+            answers = await asyncio.gather(*posts, return_exceptions=True)
+            stayed = [a.status_code for a in answers if isinstance(a, httpx.Response)]
+            assert len(stayed) >= 10 and set(stayed) == {200}
+            return (await http.post("/v1/batches", json={"samples": images("after-all")})).status_code
+
+    assert asyncio.run(scenario()) == 200
 
 
 # ---- liveness under load -------------------------------------------------------------------------------------------
@@ -174,6 +202,26 @@ def own(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield service
 
 
+@pytest.mark.slow
+def test_a_wedged_replica_is_replaced_and_readiness_says_so(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    env = {"NPA_COSMOS3_RAY_OUTPUT_DIR": str(tmp_path / "outputs"), "COSMOS3_STALL_TIMEOUT_S": "3"}
+    with LocalGenerator(env, shared_cache(tmp_path_factory)) as service, client(service) as http:
+        place = post(http, images("stuck", num_frames=25, num_steps=100), Prefer="respond-async").headers["location"]
+        while http.get(place).json()["samples"][0].get("step") is None:
+            time.sleep(0.05)
+        wedged = replica_pid(service, "Cosmos3-Nano")
+        started = reaper.start_time(wedged)
+        os.kill(wedged, signal.SIGSTOP)
+        readiness_until(service, service.url, 503)
+        assert readiness_until(service, service.url, 200)[-1] == (200, set())
+        assert reaper.start_time(wedged) != started
+        assert http.get(place).json()["samples"][0]["code"] == "engine_stalled"
+        assert "engine_replacements_total 1.0" in http.get("/metrics").text
+        assert post(http, images("after")).json()["outputs"][0]["status"] == "success"
+
+
 def descendants(service: LocalGenerator) -> list[reaper.Process]:
     return reaper.descendants(service.pid)
 
@@ -210,8 +258,12 @@ def test_kill_then_restart_then_drain(own: LocalGenerator) -> None:
 
     # The same root on the same port: what had ended is there, what was running is reported.
     own.environ["NPA_COSMOS3_RAY_PORT"] = port
-    own.launch().wait_ready()
-    assert own.url.endswith(f":{port}")
+    url = own.url
+    own.launch()
+    seen = readiness_until(own, url, 200)
+    assert seen[0][0] == 503 and {"deployment", "canary"} <= seen[0][1] and seen[-1] == (200, set())
+    own.wait_ready()
+    assert own.url == url
     with client(own) as http:
         assert http.get(place).json()["state"] == "succeeded"
         states = {b["request_id"]: b["state"] for b in http.get("/v1/batches").json()["batches"]}
@@ -237,6 +289,21 @@ def test_kill_then_restart_then_drain(own: LocalGenerator) -> None:
         if line.startswith("{"):
             assert "a red ball" not in line and own.token not in line
             json.loads(line)
+
+
+def readiness_until(own: LocalGenerator, url: str, status: int) -> list[tuple[int, set[str]]]:
+    """Every answer of /ready from the first one on: its status and the checks that did not hold."""
+    seen: list[tuple[int, set[str]]] = []
+    deadline = time.monotonic() + 120
+    with httpx.Client(base_url=url, headers=own.headers, timeout=20) as http:
+        while not seen or seen[-1][0] != status:
+            assert time.monotonic() < deadline and own.exit_code is None, own.log_tail()
+            time.sleep(0.1)
+            with contextlib.suppress(httpx.TransportError):
+                answer = http.get("/ready")
+                failing = {check["name"] for check in answer.json()["checks"] if not check["ok"]}
+                seen.append((answer.status_code, failing))
+    return seen
 
 
 def refusal_while_draining(own: LocalGenerator) -> httpx.Response | None:

@@ -71,6 +71,7 @@ async def test_ready_is_503_with_every_reason_until_every_check_holds(client: ht
     ):  # fmt: skip
         assert type(report[key]) is kind, key
     assert report["framework_revision"] == "diffusers-0.42.1" and report["weights_baked"] is False
+    assert report["queue_depth"] == 0
 
 
 async def test_metrics_are_prometheus_text(client: httpx.AsyncClient) -> None:

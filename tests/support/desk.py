@@ -41,6 +41,11 @@ class _Batch:
     events: list[BatchEvent] = field(default_factory=list)
 
 
+@dataclass
+class Depth:
+    depth: int
+
+
 class FakeDesk:
     def __init__(self) -> None:
         self.batches: dict[str, _Batch] = {}
@@ -132,6 +137,9 @@ class FakeDesk:
         if file is None or owner != tenant:
             raise NotFound("no such file")
         return file
+
+    def stats(self) -> Depth:
+        return Depth(sum(not b.ended.is_set() for b in self.batches.values()))
 
 
 async def _system() -> dict[str, Any]:

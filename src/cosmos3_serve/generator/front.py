@@ -28,6 +28,11 @@ class Artifact(Protocol):
     def sha256(self) -> str: ...
 
 
+class QueueFigures(Protocol):
+    @property
+    def depth(self) -> int: ...
+
+
 class Desk(Protocol):
     """What the routes ask of the coordinator. Batches of other tenants are NotFound throughout."""
 
@@ -40,6 +45,7 @@ class Desk(Protocol):
     async def cancel(self, request_id: str, *, tenant: str) -> BatchView: ...
     async def abandon(self, request_id: str, *, tenant: str) -> None: ...
     async def artifact(self, path: str, *, tenant: str) -> Artifact: ...
+    def stats(self) -> QueueFigures: ...
 
 
 def guardrails_effective(engine: EngineInfo | None) -> bool:

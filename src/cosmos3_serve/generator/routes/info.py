@@ -73,5 +73,6 @@ async def ready_report(front: Front) -> ReadyReport:
         weights=engine.weights if engine else "unknown",
         guardrails_effective=guardrails_effective(engine),
         max_num_seqs=engine.max_num_seqs if engine else None,
+        queue_depth=front.desk.stats().depth if front.desk else None,
         checks=checks,
     )
