@@ -152,6 +152,30 @@ async def test_an_engine_that_does_not_say_its_load_stays_a_member() -> None:
     await reporter.leave()
 
 
+async def test_a_broken_status_or_load_ends_neither_side() -> None:
+    broken = [True]
+
+    async def load() -> Load:
+        if broken:
+            raise KeyError("broken")
+        return Load(7, 7)
+
+    def status() -> GatewayStatus:
+        if broken:
+            raise KeyError("broken")
+        return GatewayStatus("gw")
+
+    fleet = InProcessFleet(FleetCore(RULES, 1))
+    reporter = Reporter(fleet, Service("http://127.0.0.1:1", 8, HeldMedia(1, 1)), load, beat_s=0.02)
+    reporter.start()
+    async with port_of(fleet, status) as port:
+        await until(lambda: reporter.ref is not None)
+        await asyncio.sleep(0.1)
+        broken.clear()
+        await until(lambda: Load(7, 7) in port.loads().values())
+    await reporter.leave()
+
+
 async def test_a_slow_actor_counts_as_away() -> None:
     class Slow(FleetCore):
         async def acquire(self, message: Acquire):  # type: ignore[no-untyped-def]

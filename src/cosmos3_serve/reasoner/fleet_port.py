@@ -109,12 +109,12 @@ class FleetPort:
 
     async def _follow(self) -> None:
         while True:
-            status = self._status() if self._status is not None else None
             try:
+                status = self._status() if self._status is not None else None
                 view = await self._fleet.call("watch", self._seen, status, WATCH_S, timeout_s=WATCH_S + WATCH_GRACE_S)
-            except FleetAway:
+            except Exception as error:  # a gateway that stopped watching would route to the dead for ever
                 if not self.away:
-                    log.warning("fleet_registry_away")
+                    log.warning("fleet_registry_away", exception=type(error).__name__)
                 self.away = True
                 await asyncio.sleep(RETRY_S)
                 continue

@@ -24,6 +24,7 @@ from cosmos3_serve.reasoner import replica_secret, warden
 from cosmos3_serve.reasoner.member import Load
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
 from cosmos3_serve.reasoner.start_failure import start_failure
+from cosmos3_serve.service.http_server import listening_socket
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +78,7 @@ class VllmProcess:
         self._directory: Path | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._held: socket.socket | None = None
         self.url = ""
         self.pid = 0
         self.exit_code: int | None = None
@@ -97,6 +99,7 @@ class VllmProcess:
                     if self.exited.is_set():
                         raise start_failure(self.exit_code, self.tail())
                     await asyncio.sleep(POLL_S)
+            self._let_go()
         except TimeoutError:
             self.last_words = self.tail()
             last = (self.last_words or ["none"])[-1][:300]
@@ -113,7 +116,9 @@ class VllmProcess:
 
     async def _launch(self) -> None:
         loop = asyncio.get_running_loop()
-        port = free_port(self._host)
+        # Held until the engine listens, a minute from now: it too binds with SO_REUSEPORT, and we accept nothing.
+        self._held = listening_socket(self._host, 0)
+        port = self._held.getsockname()[1]
         self.url = f"http://[{self._host}]:{port}" if ":" in self._host else f"http://{self._host}:{port}"
         self._directory = directory = await asyncio.to_thread(self._prepare)
         # No cookies, no proxies of the environment: this is our own machine.
@@ -233,6 +238,7 @@ class VllmProcess:
 
     async def stop(self, grace_s: float) -> None:
         """End it and everything it started; running answers get `grace_s`. May be called twice."""
+        self._let_go()
         if self._warden is not None:
             if grace_s > 0:
                 await self.drained(grace_s)
@@ -243,6 +249,11 @@ class VllmProcess:
             self._session = None
         if self._directory is not None:
             await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
 
 def engine_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -260,14 +271,6 @@ def parse_load(exposition: str) -> Load | None:
                 with contextlib.suppress(ValueError):
                     sums[name] = sums.get(name, 0.0) + float(line.rpartition(" ")[2])
     return Load(int(sums[RUNNING]), int(sums.get(WAITING, 0.0))) if RUNNING in sums else None
-
-
-def free_port(host: str) -> int:
-    """A port that is free now. Somebody may be quicker; the engine then ends and the replica starts again."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
-        sock.bind((host, 0))
-        port: int = sock.getsockname()[1]
-    return port
 
 
 def _start_warden(order: Mapping[str, Any]) -> subprocess.Popen[bytes]:
