@@ -215,3 +215,43 @@ async def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_headers(se
     accepted = connection.transport.get_extra_info("socket")
     assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     writing.close()
+
+
+async def test_headers_that_are_too_large_are_refused_however_they_come(server: HttpServer) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: x\r\n" + AUTH + b"X-Large: " + b"y" * 40_000 + b"\r\n\r\n"
+    for size in (len(head), 5000):
+        peer = await Peer.to(server)
+        try:
+            for start in range(0, len(head), size):
+                await peer.send(head[start : start + size])
+            assert (await peer.answer())[0] == 400
+        except ConnectionError:
+            pass  # refused while it was still sending
+        assert await peer.closed()
+
+
+async def test_a_large_body_after_its_headers_is_no_header(server: HttpServer) -> None:
+    peer = await Peer.to(server)
+    for _ in range(2):  # the connection is kept
+        await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\n" + AUTH + b"Content-Length: 90000\r\n\r\n" + b"x" * 90_000)
+        assert await peer.answer() == (200, b"read 90000")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 5\r\nContent-Length: 6\r\n",
+        b"Content-Length: +5\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding : chunked\r\n",
+        b"X: a\x00b\r\n",
+        b"X: a\r\n folded\r\n",
+    ],
+)
+async def test_a_head_that_two_parsers_could_read_differently_is_refused(server: HttpServer, head: bytes) -> None:
+    peer = await Peer.to(server)
+    await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\n" + AUTH + head + b"\r\nhello")
+    async with asyncio.timeout(10):
+        assert (await peer.reader.readline()).split()[1] == b"400"
+    assert read_lengths == []
