@@ -41,10 +41,9 @@ lint: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow and not e2e" $(ARGS)
 
-bench: $(VENV)/.dev ## the measurements of benchmarks/README.md on this machine
+bench: $(VENV)/.dev ## the measurements of benchmarks/README.md on this machine, short (in full: ARGS=--full)
 	@for script in benchmarks/bench_*.py; do \
-		test -f "$$script" || { echo 'no benchmark script yet'; exit 1; }; \
-		$(BIN)/python "$$script" $(ARGS) || exit 1; done
+		$(BIN)/python "$$script" $(or $(filter-out --full,$(ARGS)),$(if $(ARGS),,--short)) || exit 1; done
 
 docs: $(VENV)/.dev ## write the tables that are generated from the code
 	$(BIN)/python docs/generate.py

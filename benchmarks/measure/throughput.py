@@ -1,0 +1,90 @@
+"""Throughput through the service over the engine called directly, with the same waves, in one run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from measure import load
+from measure.direct import DirectEngine
+from measure.processes import cpu_s, tree
+from measure.result import Section, demand
+
+from cosmos3_serve.generator.local import LocalGenerator
+
+NOTE = (
+    "Wall time of the same samples in the same waves of {limit}, direct and through the service in turn. Direct: "
+    "the engine in a process of its own, a wave denoising while the wave before is decoded, encoded and written. "
+    "Service: from the POST until the event of the end arrives, so it also holds HTTP, validation, the ledger "
+    "with its fsyncs, Ray Serve's handle and coalescing, the hashing of every file, the response and the events. "
+    "A repeat counts only if both made the same bytes and every wave of the service was full. CPU is that of the "
+    "whole process tree. Overhead is the service's extra wall time per sample: what stays the same when a real "
+    "model takes minutes."
+)
+
+
+def throughput(
+    service: LocalGenerator,
+    direct: DirectEngine,
+    limit: int,
+    shapes: dict[str, dict[str, Any]],
+    count: int,
+    repeats: int,
+) -> Section:
+    """Args: `shapes` is what is measured: name to the samples' fields."""
+    heads = ["samples", "direct s", "service s", "ratio of each repeat", "ratio", "overhead ms/sample"]
+    rows: list[list[Any]] = [[*heads, "CPU s direct/service"]]
+    figures: dict[str, Any] = {}
+    for name, fields in shapes.items():
+        warm = _pair(service, direct, limit, f"warm-{name}", limit, fields)
+        demand(warm["service_s"] > 0, "nothing ran")
+        pairs = [_pair(service, direct, limit, f"{name}-{i}", count, fields) for i in range(repeats)]
+        direct_s, service_s = (sum(pair[key] for pair in pairs) for key in ("direct_s", "service_s"))
+        ratios = [pair["direct_s"] / pair["service_s"] for pair in pairs]
+        overhead = statistics.median((pair["service_s"] - pair["direct_s"]) / count * 1000 for pair in pairs)
+        used = [sum(pair[key] for pair in pairs) for key in ("direct_cpu_s", "service_cpu_s")]
+        figures[name] = {
+            "fields": fields,
+            "samples": count,
+            "repeats": pairs,
+            "ratio": direct_s / service_s,
+            "median_ratio": statistics.median(ratios),
+            "overhead_ms_per_sample": overhead,
+        }
+        each = " ".join(f"{ratio:.3f}" for ratio in ratios)
+        cpu = f"{used[0]:.1f} / {used[1]:.1f}"
+        ratio = f"**{direct_s / service_s:.3f}**"
+        rows.append([f"{count} × {name}", f"{direct_s:.2f}", f"{service_s:.2f}", each, ratio, f"{overhead:.0f}", cpu])
+    title = "Throughput through the service over the engine called directly"
+    return Section(title, NOTE.format(limit=limit), rows, figures)
+
+
+def _pair(
+    service: LocalGenerator, direct: DirectEngine, limit: int, name: str, count: int, fields: dict[str, Any]
+) -> dict[str, float]:
+    body = load.samples(count, **fields)
+    alone = direct.run(name, body)
+    with load.client(service) as http:
+        pids = tree(service.pid)
+        began, used = time.perf_counter(), cpu_s(pids)
+        place = load.post(http, body)
+        load.wait(http, place)
+        seconds, used = time.perf_counter() - began, cpu_s(pids) - used
+        answer = load.response(http, place, count)
+    waves = [sample["wave"]["inference_batch"] for sample in answer["samples"]]
+    demand(waves == [limit] * count, f"the service ran other waves than the direct engine: {waves}")
+    mine = {_inside(artifact["path"]): artifact["sha256"] for artifact in answer["artifacts"]}
+    demand({_inside(path): sha for path, sha in alone["files"].items()} == mine, "service and engine made other bytes")
+    return {
+        "direct_s": alone["seconds"],
+        "service_s": seconds,
+        "direct_cpu_s": alone["cpu_s"],
+        "service_cpu_s": used,
+    }
+
+
+def _inside(path: str) -> str:
+    """The path without the batch's id."""
+    return "/".join(Path(path).parts[1:])
