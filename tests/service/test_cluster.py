@@ -3,11 +3,12 @@
 import fcntl
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cosmos3_serve.errors import StartRefused
+from cosmos3_serve.errors import ServiceFailure, StartRefused
 from cosmos3_serve.service import cluster, reaper
 from cosmos3_serve.service.cluster import RayCluster, short_base, sweep
 
@@ -79,3 +80,63 @@ def test_what_a_dead_service_left_is_ended_and_removed(tmp_path: Path) -> None:
         assert sweep(tmp_path) == 1
     assert not dead.exists() and alive.exists() and foreign.exists()
     assert orphan.wait(5) != 0
+
+
+class FakeRay:
+    """As much of Ray as starting needs: each start leaves a process, and raises while there are errors to raise."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.options: list[dict[str, object]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.shutdowns = 0
+
+    def init(self, **options: object) -> None:
+        self.options.append(options)
+        self.processes.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def shutdown(self) -> None:
+        self.shutdowns += 1
+
+
+@pytest.fixture
+def fake_ray(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeRay]:
+    def make(*errors: Exception) -> FakeRay:
+        ray = FakeRay(*errors)
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        return ray
+
+    return make
+
+
+def test_a_node_that_did_not_come_up_in_time_is_started_once_more(fake_ray: Callable[..., FakeRay]) -> None:
+    ray = fake_ray(Exception("The current node timed out during startup"))
+    own = RayCluster(environ={})
+    own.start()
+    try:
+        first, second = ray.processes
+        assert first.poll() is not None and second.poll() is None  # nothing of the first start is left
+        assert ray.options[0] == ray.options[1] and ray.shutdowns == 1
+        assert own.directory is not None and (own.directory / "token").exists()
+    finally:
+        own.stop()
+    assert second.wait(5) is not None
+
+
+def test_a_cluster_that_never_comes_up_is_a_typed_failure_and_leaves_nothing(fake_ray: Callable[..., FakeRay]) -> None:
+    ray = fake_ray(Exception("no"), Exception("no"))
+    own = RayCluster(environ={})
+    with pytest.raises(ServiceFailure, match="did not start"):
+        own.start()
+    assert len(ray.processes) == 2 and all(process.wait(5) is not None for process in ray.processes)
+    assert own.directory is None
+
+
+def test_joining_is_tried_once(fake_ray: Callable[..., FakeRay]) -> None:
+    ray = fake_ray(ConnectionError("nobody there"))
+    with pytest.raises(StartRefused, match="cannot be joined"):
+        RayCluster("10.0.0.1:6379", environ={}).start()
+    assert len(ray.options) == 1
+    ray.processes[0].kill()

@@ -93,9 +93,7 @@ class RayCluster:
         else:
             options |= {"address": self.address}
         try:
-            import ray
-
-            ray.init(**options)
+            self._init(options)
         except BaseException as error:
             self.stop()
             if not isinstance(error, Exception):
@@ -138,6 +136,21 @@ class RayCluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _init(self, options: dict[str, Any]) -> None:
+        import ray
+
+        try:
+            ray.init(**options)
+        except Exception as error:
+            if not self.owned:
+                raise
+            # Ray gives a node half a minute to start, however busy the machine; the second time its files are warm.
+            log.warning("ray_starts_again", exception=type(error).__name__)
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            reaper.end(self._own_processes())
+            ray.init(**options)
 
     def _prepare(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=short_base()))
