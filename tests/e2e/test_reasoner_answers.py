@@ -33,7 +33,7 @@ from cosmos3_serve.reasoner.setup import MODEL_NAME, SECRET_HEADER
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 TOKENS = {"one": "token-of-tenant-one", "two": "token-of-tenant-two"}
-LONG = "word " * 3_000  # some seconds of prefill
+LONG = "word " * 6_500  # some seconds of prefill
 
 
 class Fleet(LocalReasoner):
