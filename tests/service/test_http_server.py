@@ -173,6 +173,15 @@ async def test_stop_lets_a_running_answer_end() -> None:
     assert not server.alive
 
 
+async def test_a_client_whose_machine_is_gone_is_noticed(server: HttpServer) -> None:
+    peer = await Peer.to(server)
+    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + AUTH + b"\r\n")
+    await peer.answer()
+    accepted = [c.transport.get_extra_info("socket") for c in server._server.server_state.connections]
+    assert [sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for sock in accepted] == [1]
+    assert accepted[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
 def test_a_taken_port_is_refused_by_name() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

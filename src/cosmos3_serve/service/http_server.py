@@ -168,6 +168,7 @@ def listening_socket(host: str, port: int, *, shared: bool = True, again: bool =
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(again))
         if shared and hasattr(socket, "SO_REUSEPORT"):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        _keep_alive(sock)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.bind(address)
@@ -181,6 +182,14 @@ def listening_socket(host: str, port: int, *, shared: bool = True, again: bool =
         ) from None
     sock.setblocking(False)
     return sock
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Connections inherit it: a client whose machine is gone leaves, and its blocking call does not wait for ever."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def hold_port(host: str, port: int) -> socket.socket:
