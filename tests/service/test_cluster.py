@@ -48,6 +48,20 @@ def test_an_owned_cluster_gets_a_private_directory_a_fresh_token_and_loopback(mo
     own.stop()  # twice is fine
 
 
+def test_only_what_was_started_since_is_ended() -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    before = subprocess.Popen(sleep)
+    own = RayCluster(environ={"HOME": "/nonexistent"})
+    own._prepare()
+    since = subprocess.Popen(sleep)
+    own.record()
+    assert own.directory is not None and [pid for pid, _ in reaper.recorded(own.directory)] == [since.pid]
+    own.stop()
+    assert since.wait(5) != 0 and before.poll() is None
+    before.kill()
+    before.wait()
+
+
 def test_a_home_that_can_be_written_is_left_alone(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
     own = RayCluster(environ=environ)

@@ -67,6 +67,7 @@ class RayCluster:
         self._environ = os.environ if environ is None else environ
         self._lock: IO[str] | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
+        self._foreign: list[reaper.Process] = []
         mode = self._environ.get("RAY_AUTH_MODE")
         if mode not in (None, "", "token"):
             raise StartRefused(
@@ -176,10 +177,15 @@ class RayCluster:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        self._foreign = reaper.children(os.getpid())
 
     def _own_processes(self) -> list[reaper.Process]:
-        skip = self._reaper.pid if self._reaper is not None else -1
-        return [process for process in reaper.descendants(os.getpid()) if process[0] != skip]
+        """What Ray started here: the children that came since `start`, and everything below them."""
+        own: list[reaper.Process] = []
+        for child in reaper.children(os.getpid()):
+            if child not in self._foreign:
+                own += [child, *reaper.descendants(child[0])]
+        return own
 
     def _failed(self, error: Exception) -> StartRefused | ServiceFailure:
         name = type(error).__name__

@@ -34,22 +34,32 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in ("Z", "X") else int(fields[19])
 
 
+def children(parent: int) -> list[Process]:
+    """The living children of a process. Empty where there is no /proc."""
+    return [(pid, started) for pid in _family().get(parent, ()) if (started := start_time(pid)) is not None]
+
+
 def descendants(root: int) -> list[Process]:
     """Every living process below `root`, parents first. Empty where there is no /proc."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, UnicodeDecodeError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry.name))
+    family = _family()
     found: list[Process] = []
-    waiting = list(children.get(root, ()))
+    waiting = list(family.get(root, ()))
     while waiting:
         pid = waiting.pop(0)
         started = start_time(pid)
         if started is not None:
             found.append((pid, started))
-        waiting.extend(children.get(pid, ()))
+        waiting.extend(family.get(pid, ()))
     return found
+
+
+def _family() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, UnicodeDecodeError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry.name))
+    return children
 
 
 def record(directory: Path, processes: Iterable[Process]) -> None:
