@@ -12,6 +12,7 @@ DOCS = Path(__file__).parent
 BLOCKS = {
     "ray-serve settings": lambda: tables.settings_markdown(tables.SETTINGS["ray-serve"]),
     "ray-batch settings": lambda: tables.settings_markdown(tables.SETTINGS["ray-batch"]),
+    "reasoner serve settings": lambda: tables.settings_markdown(tables.SETTINGS["reasoner serve"]),
     "errors": tables.errors_markdown,
     "sample codes": tables.samples_markdown,
 }

@@ -30,6 +30,7 @@ break while it works, and what is left unfinished.
     │   └── Draining               503
     ├── ServiceFailure             exit 4   our side, or the far side, broke
     │   ├── StorageFailure         502      object storage answered with an error
+    │   ├── ReplicaFailed          502      a replica of the reasoner broke over a question: it may be sent again
     │   ├── EngineFailed           500      the engine raised (per sample: `engine_failed`)
     │   ├── EngineStalled          503      no progress past its deadline
     │   ├── Unreachable            ---      no answer came from the service (client side)
@@ -52,12 +53,7 @@ from typing import Any, ClassVar
 class ExitCode:
     """Process exit codes of every command (source: rulings, generator 5)."""
 
-    DONE = 0
-    INPUT = 2
-    REFUSED = 3
-    SERVICE = 4
-    INCOMPLETE = 5
-    INTERRUPTED = 130
+    DONE, INPUT, REFUSED, SERVICE, INCOMPLETE, INTERRUPTED = 0, 2, 3, 4, 5, 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +252,10 @@ class StorageFailure(ServiceFailure):
     def retryable(self) -> bool:
         """Whether the same call may succeed later; derived from the code, so it survives a process border."""
         return self.stable_code in self.passing
+
+
+class ReplicaFailed(ServiceFailure):
+    code, title, status = "replica_failed", "Replica failed", 502
 
 
 class EngineFailed(ServiceFailure):

@@ -9,9 +9,13 @@ from typing import Any, Literal, Union, get_args, get_origin
 from cosmos3_serve import errors
 from cosmos3_serve.cli.options import bounds_text, default_text
 from cosmos3_serve.errors import Cosmos3Error, SampleCode
-from cosmos3_serve.settings import ClientSettings, GeneratorSettings, Settings
+from cosmos3_serve.settings import ClientSettings, GeneratorSettings, ReasonerSettings, Settings
 
-SETTINGS: dict[str, type[Settings]] = {"ray-serve": GeneratorSettings, "ray-batch": ClientSettings}
+SETTINGS: dict[str, type[Settings]] = {
+    "ray-serve": GeneratorSettings,
+    "ray-batch": ClientSettings,
+    "reasoner serve": ReasonerSettings,
+}
 SETTINGS_CODE = ("flag", "environment", "default")  # columns shown as code
 ERRORS_CODE = ("code", "class")
 

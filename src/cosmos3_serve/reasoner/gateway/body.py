@@ -83,19 +83,28 @@ async def read_body(
     scope: Scope, receive: Receive, max_bytes: int, budget: BodyBudget, timeout_s: float = BODY_TIMEOUT_S
 ) -> tuple[bytes | bytearray, int]:
     """The whole body, and what of the budget it holds (to be given back). Raises as `chunks` and `BodyBudget.take`."""
-    length = announced(scope)
-    held = min(length or 0, max_bytes)
+    length = announced(scope) or 0
+    if length > max_bytes:
+        raise _too_large(max_bytes)
+    held = length
     budget.take(held)
     try:
-        whole: bytes | bytearray = b""
         async with asyncio.timeout(timeout_s):
-            async for piece in chunks(scope, receive, max_bytes, timeout_s):
+            whole: bytes | bytearray = b""
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise ClientDisconnect
+                piece, more = message.get("body", b""), message.get("more_body", False)
                 if not whole:
                     whole = piece  # most bodies come in one piece
-                    continue
-                if isinstance(whole, bytes):
-                    whole = bytearray(whole)
-                whole += piece
+                elif isinstance(whole, bytes):
+                    whole = bytearray(whole) + piece
+                else:
+                    whole += piece
+                if len(whole) > max_bytes:
+                    raise _too_large(max_bytes)
                 if len(whole) > held:
                     budget.take(len(whole) - held)
                     held = len(whole)

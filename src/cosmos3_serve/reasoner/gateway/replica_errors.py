@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from cosmos3_serve.errors import Cosmos3Error, FieldError, InputError, InvalidRequest, ServiceFailure
+from cosmos3_serve.errors import Cosmos3Error, FieldError, InputError, InvalidRequest, ReplicaFailed
 from cosmos3_serve.reasoner.routing import Refused
 
 MAX_MESSAGE = 2000
@@ -19,12 +19,6 @@ _ENGINE_DEAD = "EngineCore encountered an issue"
 _URL = re.compile(r"\b(?:https?|file|tcp|ipc)://[^\s'\",)\]}>]+")
 _PATH = re.compile(r"(?<![\w/.:-])/(?:[\w.@+-]+/)+[\w.@+-]*")
 _ADDRESS = re.compile(r"\b(?:127\.0\.0\.1|localhost|0\.0\.0\.0)(?::\d+)?\b")
-
-
-class ReplicaFailed(ServiceFailure):
-    """A replica broke over a request; the request may be sent again."""
-
-    code, title, status = "replica_failed", "Replica failed", 502
 
 
 @dataclass(frozen=True, slots=True)
