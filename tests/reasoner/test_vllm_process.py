@@ -234,6 +234,17 @@ def test_a_signal_may_be_tried_again_and_a_wrong_model_may_not() -> None:
     assert "it said nothing" in start_failure(1, []).detail
 
 
+def test_of_a_validation_error_the_value_is_told_and_not_the_count() -> None:
+    said = [
+        "(APIServer pid=7) pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+        "  Value error, The checkpoint has model type `nothing` [type=value_error, input_value=...]",
+        "    For further information visit https://errors.pydantic.dev/2.14/v/value_error",
+    ]
+    failure = start_failure(1, said)
+    assert failure.stable_code == "model_refused"
+    assert "model type `nothing`" in failure.detail
+
+
 def test_an_interpreter_without_vllm_is_refused_and_so_is_one_that_is_none(tmp_path: Path) -> None:
     for python in (Path(sys.executable), tmp_path / "none"):
         with pytest.raises(StartRefused) as refused:

@@ -10,7 +10,7 @@ from cosmos3_serve.reasoner.interpreter import REMEDY
 
 # `(APIServer pid=12) ERROR 11-29 …` and the like stand before the words.
 _PREFIX = re.compile(r"^(?:\([\w ]*pid=\d+\)\s*)?(?:(?:ERROR|INFO|WARNING)\s+[\d-]+\s+[\d:.]+\s+\[[^\]]*\]\s*)?")
-_SAID = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception)\b:?.*|^.*: error: .*")
+_SAID = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception)\b:?.*|^.*: error: .*|^Value error, ")
 _GENERIC = ("Engine core initialization failed", "See root cause above", "WorkerProc initialization failed")
 
 
