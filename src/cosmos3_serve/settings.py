@@ -273,7 +273,7 @@ class ReasonerSettings(Settings):
         env="COSMOS3_REASONER_QUEUE_LIMIT", ge=0,
     )  # fmt: skip
     queue_timeout_s: float = option(
-        60.0, "Seconds that a question may wait for a replica; then 429.", env="COSMOS3_REASONER_QUEUE_TIMEOUT_S", gt=0
+        120.0, "Seconds that a question may wait for a replica; then 429.", env="COSMOS3_REASONER_QUEUE_TIMEOUT_S", gt=0
     )
     answer_timeout_s: float = option(
         300.0, "Seconds without a byte of an answer after which its replica counts as hung.",

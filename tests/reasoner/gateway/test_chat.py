@@ -9,6 +9,7 @@ import pytest
 from support.gateway import CHAT, about, data_url, events, soon, text, video, world
 from support.stub_replica import breaks, dies, hangs, says
 
+from cosmos3_serve.reasoner.gateway import upstream
 from cosmos3_serve.reasoner.setup import MODEL_NAME, SECRET_HEADER
 
 
@@ -272,13 +273,38 @@ async def test_an_error_event_before_the_first_token_is_a_status(tmp_path: Path)
 
 
 async def test_a_replica_that_never_answers_costs_only_its_own_questions(tmp_path: Path) -> None:
-    async with world(tmp_path, answer_timeout_s=0.5) as here, here.client() as http:
-        here.replicas[0].turns += [hangs] * 2
-        told = await asyncio.gather(*(http.post(CHAT, json=text()) for _ in range(8)))
-        codes = sorted(a.status_code for a in told)
-        assert codes == [200] * 6 + [503] * 2
-        slow = next(a for a in told if a.status_code == 503)
-        assert slow.json()["error"]["code"] == "replica_timeout"
+    async with world(tmp_path, answer_timeout_s=4) as here, here.client() as http:
+        mute = here.replicas[0]
+        mute.turns += [hangs] * 2
+        hung = [asyncio.create_task(http.post(CHAT, json=text())) for _ in range(3)]
+        await mute.until(lambda: mute.running == 2)
+        told = await asyncio.gather(*(http.post(CHAT, json=text()) for _ in range(6)))
+        assert {a.status_code for a in told} == {200}
+        assert mute.running == 2, "answered while the others still waited"
+        slow = [a for a in await asyncio.gather(*hung) if a.status_code != 200]
+        assert [(a.status_code, a.json()["error"]["code"]) for a in slow] == [(503, "replica_timeout")] * 2
+
+
+async def test_an_answer_too_large_to_hold_is_refused_and_hurts_no_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream.Reply.whole, "__defaults__", (20_000,))
+    async with world(tmp_path, replicas=1) as here, here.client() as http:
+        here.replicas[0].tokens = 10_000
+        told = await http.post(CHAT, json=text())
+        assert (told.status_code, told.json()["error"]["code"]) == (413, "answer_too_large")
+        streamed = await http.post(CHAT, json=text(stream=True))
+        assert events(streamed.text)[-1] == "[DONE]"
+        fleet = here.front.router.health.fleet(here.front.clock())
+        assert {view.state.value for view in fleet.replicas.values()} == {"ready"}
+        assert here.front.router.counters.retries == 0
+
+
+async def test_a_wordy_question_arrives_as_it_was(tmp_path: Path) -> None:
+    words = "wörd " * 600_000
+    async with world(tmp_path, replicas=1) as here, here.client() as http:
+        assert (await http.post(CHAT, json=text(words))).status_code == 200
+        assert here.replicas[0].asked[0]["messages"][0]["content"] == words
 
 
 # ---- clients that leave ---------------------------------------------------------------------------------------------

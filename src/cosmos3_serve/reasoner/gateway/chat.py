@@ -19,11 +19,12 @@ from cosmos3_serve.reasoner.gateway.question import Question
 from cosmos3_serve.reasoner.keys import MediaItem, SessionKey
 from cosmos3_serve.reasoner.media.item import Admitted
 from cosmos3_serve.reasoner.media.locate import Located, locate
+from cosmos3_serve.reasoner.media.parts import DataSource
 from cosmos3_serve.reasoner.policy import Profile
 from cosmos3_serve.service.auth import tenant_of
 from cosmos3_serve.service.problems import Headers, send_problem
 
-PARSED_ON_LOOP = 2 * 1024 * 1024  # larger bodies are parsed in a thread
+PARSED_ON_LOOP = 2 * 1024 * 1024  # larger bodies are parsed in a thread, and written in one
 
 
 class Departure:
@@ -90,13 +91,16 @@ class Chat:
     async def _answer(self, scope: Scope, receive: Receive, send: Send, raw: bytes | bytearray) -> None:
         front = self.front
         located = await self._locate(raw)
+        media = sum(len(part.source.text) for part in located.parts if isinstance(part.source, DataSource))
+        wordy = len(raw) - media > PARSED_ON_LOOP
         del raw  # what is still needed of it is held by the parts
         ask = read_ask(located.body, front.setup.model.name)
         tenant = tenant_of(scope)
         admitted = await front.gate.admit(located.parts, tenant) if located.parts else Admitted()
         headers: Headers = []
         with admitted:
-            question = Question(front, ask, admitted, self._key(scope, tenant, ask, admitted), send, headers)
+            key = self._key(scope, tenant, ask, admitted)
+            question = Question(front, ask, admitted, key, send, headers, wordy=wordy)
             try:
                 await question.run()
             except Cosmos3Error as error:

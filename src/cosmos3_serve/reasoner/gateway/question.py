@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.types import Send
 
-from cosmos3_serve.errors import Cosmos3Error, EngineFailed
+from cosmos3_serve.errors import Cosmos3Error, EngineFailed, LimitExceeded
 from cosmos3_serve.reasoner.gateway.ask import Ask
 from cosmos3_serve.reasoner.gateway.front import Front
-from cosmos3_serve.reasoner.gateway.parts import compose, held_parts
+from cosmos3_serve.reasoner.gateway.parts import Payload, compose, held_parts
 from cosmos3_serve.reasoner.gateway.relay import Relay
 from cosmos3_serve.reasoner.gateway.replica_errors import Refusal, first_event_refusal
-from cosmos3_serve.reasoner.gateway.upstream import Lost, Reply, Silent, Unreachable
+from cosmos3_serve.reasoner.gateway.upstream import MAX_ANSWER_BYTES, Lost, Oversized, Reply, Silent, Unreachable
 from cosmos3_serve.reasoner.keys import SessionKey
 from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
 from cosmos3_serve.reasoner.media.sampling import Sampling
+from cosmos3_serve.reasoner.replica_media import PartPlan
 from cosmos3_serve.reasoner.routing import Aftermath, Decision, Refused
 from cosmos3_serve.service.problems import Headers
 
@@ -29,11 +32,21 @@ class Question:
     Args:
         items: the question's media, in use as long as this lives.
         headers: filled with what is known of replica, session and media; also for the answer to a failure.
+        wordy: the body without its media is large: it is composed in a thread.
     """
 
     def __init__(
-        self, front: Front, ask: Ask, items: Admitted, key: SessionKey | None, send: Send, headers: Headers
+        self,
+        front: Front,
+        ask: Ask,
+        items: Admitted,
+        key: SessionKey | None,
+        send: Send,
+        headers: Headers,
+        *,
+        wordy: bool = False,
     ) -> None:
+        self._wordy = wordy
         self._front, self._ask, self._items, self._key, self._headers = front, ask, items, key, headers
         self._parts = held_parts(items)
         self._media = [item.sha256 for item in items]
@@ -85,6 +98,8 @@ class Question:
         except Lost:
             self._note(decision, None)
             return await self._over(router.on_died(decision, now()))
+        except Oversized:
+            return Aftermath(error=_oversized())
         finally:
             if reply is not None:
                 reply.close()
@@ -98,7 +113,7 @@ class Question:
             raise Unreachable
         plans = front.held.plan(self._parts, decision.ref)
         warm = not any(plan.with_data for plan in plans)
-        reply = await front.upstream.ask(url, compose(self._ask.body, self._items, plans))
+        reply = await front.upstream.ask(url, await self._compose(plans))
         if reply.status != 400 or all(plan.with_data for plan in plans):
             return reply, warm
         try:
@@ -109,7 +124,12 @@ class Question:
             return _Refused(refusal), warm
         front.metrics.media_resent()
         plans = front.held.on_miss(self._parts, decision.ref)
-        return await front.upstream.ask(url, compose(self._ask.body, self._items, plans)), False
+        return await front.upstream.ask(url, await self._compose(plans)), False
+
+    async def _compose(self, plans: Sequence[PartPlan]) -> Payload:
+        if self._wordy:
+            return await asyncio.to_thread(compose, self._ask.body, self._items, plans)
+        return compose(self._ask.body, self._items, plans)
 
     def _refused(self, decision: Decision, refusal: Refusal) -> Aftermath:
         router, now = self._front.router, self._front.clock()
@@ -180,6 +200,14 @@ class _Refused(Reply):
 
 def _lost() -> Cosmos3Error:
     return EngineFailed("the answer broke off", code="replica_lost", remedy="send the request again")
+
+
+def _oversized() -> Cosmos3Error:
+    return LimitExceeded(
+        f"the answer is larger than {MAX_ANSWER_BYTES} bytes",
+        code="answer_too_large",
+        remedy="ask for a stream, or for fewer choices, tokens or logprobs",
+    )
 
 
 def explanation(decision: Decision, items: Admitted, warm: bool) -> dict[str, Any]:

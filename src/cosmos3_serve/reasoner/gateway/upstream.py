@@ -36,6 +36,10 @@ class Silent(Exception):
     """Delivered, and not a byte came for the time allowed."""
 
 
+class Oversized(Exception):
+    """A whole answer that is too large to be held; the replica is well."""
+
+
 class Reply:
     """An answer whose body has not been read yet. `close` ends it in every case; the replica notices at once."""
 
@@ -57,19 +61,22 @@ class Reply:
             raise Lost from None
 
     async def whole(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
-        """The rest of the body. Raises as `next`; more than `limit` bytes count as `Lost`."""
+        """The rest of the body. Raises as `next`, and Oversized."""
         pieces: list[bytes] = []
         size = 0
         while piece := await self.next():
             pieces.append(piece)
             size += len(piece)
             if size > limit:
-                raise Lost
+                raise Oversized
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def refusal(self) -> Refusal:
         """The answer of a replica that said no. Raises as `next`."""
-        body = await self.whole(MAX_REFUSAL_BYTES)
+        try:
+            body = await self.whole(MAX_REFUSAL_BYTES)
+        except Oversized:
+            body = b""
         return read_refusal(self.status, body, self._response.headers.get("Retry-After"))
 
     def close(self) -> None:
@@ -118,12 +125,14 @@ class Upstream:
             return await self._request("POST", url + CHAT_PATH, payload.slices(), headers)
 
     async def get(self, url: str, path: str, timeout_s: float) -> tuple[int, bytes]:
-        """A small answer of a replica: its health, its metrics, its models. Raises as `ask`."""
+        """A small answer of a replica: its health, its models. Raises as `ask`."""
         try:
             async with asyncio.timeout(timeout_s):
                 reply = await self._request("GET", url + path, None, {})
                 try:
                     return reply.status, await reply.whole()
+                except Oversized:
+                    raise Lost from None
                 finally:
                     reply.close()
         except TimeoutError:
