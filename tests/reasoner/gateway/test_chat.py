@@ -431,3 +431,23 @@ async def test_a_service_that_ends_answers_503(tmp_path: Path) -> None:
 
 def test_the_served_name_is_the_seed_s() -> None:
     assert MODEL_NAME == "nvidia/cosmos3-nano-reasoner"
+
+
+async def test_gateways_agree_while_the_table_is_away_and_afterwards(tmp_path: Path) -> None:
+    async with world(tmp_path, gateways=2) as here:
+
+        async def homes() -> list[dict[int, str]]:
+            found = []
+            for gateway in here.gateways:
+                headers = {"Authorization": "Bearer token-of-one"}
+                async with httpx.AsyncClient(base_url=gateway.url, headers=headers) as http:
+                    told = [await http.post(CHAT, json=text(), headers={"X-Session-ID": f"s{n}"}) for n in range(20)]
+                found.append({n: a.headers["x-cosmos3-replica"] for n, a in enumerate(told)})
+            return found
+
+        here.fleet.away = True
+        first, second = await homes()
+        assert first == second
+        here.fleet.away = False
+        await soon(lambda: all(len(g.front.router.leases) == 20 for g in here.gateways))
+        assert await homes() == [first, first]
