@@ -46,6 +46,8 @@ FIXED_ENV = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    # Longer than a gateway keeps an idle connection: one that is closed under a question looks like a death.
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "60",
     "DO_NOT_TRACK": "1",
     "PYTHONUNBUFFERED": "1",
 }

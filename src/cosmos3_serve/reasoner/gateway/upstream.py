@@ -17,7 +17,7 @@ from cosmos3_serve.reasoner.setup import SECRET_HEADER
 
 CHAT_PATH = "/v1/chat/completions"
 CONNECT_S = 5.0
-KEEP_ALIVE_S = 3.0  # below the replica's own 5 s: a connection that the replica closes meanwhile looks like its death
+KEEP_ALIVE_S = 15.0  # below the replica's own 60 s: a connection that it closes under a question looks like a death
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_REFUSAL_BYTES = 64 * 1024
 MAX_BIG_BODIES = 4  # sent at once, of those that are read from files or larger than what is joined
