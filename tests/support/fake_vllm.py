@@ -31,6 +31,7 @@ parser.add_argument("--behave", default="ok")
 parser.add_argument("--host")
 parser.add_argument("--port", type=int)
 parser.add_argument("--middleware")
+parser.add_argument("--idle", action="store_true")
 parser.add_argument("--chatter", type=int, default=0)
 args, _ = parser.parse_known_args()
 
@@ -44,7 +45,7 @@ if args.behave == "mute":
 for number in range(args.chatter):
     print(f"line {number} " + "x" * 1000, flush=True)
 
-load = {"running": 2, "waiting": 1}
+load = {"running": 0, "waiting": 0} if args.idle else {"running": 2, "waiting": 1}
 
 
 async def health(_: Request) -> PlainTextResponse:

@@ -189,22 +189,30 @@ def _check_failures(fleet: Overview, serving: bool) -> None:
     failures = [] if serving else [f for f in fleet.failures.values() if f["kind"] == "refused"]
     failures += [g.failure for g in fleet.gateways if g.failure is not None]
     if failures:
-        said = failures[-1]
-        raise StartRefused(said["detail"], code=said["code"], remedy=said["remedy"])
+        raise _typed({"kind": "refused", **failures[-1]})
+
+
+def _typed(said: Mapping[str, str]) -> Cosmos3Error:
+    """What a replica or gateway said, as the failure that it was there."""
+    kind = StartRefused if said["kind"] == "refused" else ServiceFailure
+    return kind(said["detail"], code=said["code"], remedy=said["remedy"])
 
 
 def _check_deployments(setup: ReasonerSetup) -> None:
     from ray import serve
 
-    for name, app in serve.status().applications.items():
+    try:
+        applications = serve.status().applications
+    except Exception:
+        return  # the controller is busy or being replaced; the next look tells
+    for name, app in applications.items():
         if name not in (APP_NAME, REPLICAS_APP_NAME) or app.status != "DEPLOY_FAILED":
             continue
         failures: list[Mapping[str, str]] = []
         with contextlib.suppress(Exception):
             failures = list(overview().failures.values())
         if failures:
-            said = failures[-1]
-            raise ServiceFailure(said["detail"], code=said["code"], remedy=said["remedy"])
+            raise _typed(failures[-1])
         lines = [line.strip() for line in str(app.message).splitlines() if line.strip()]
         raise ServiceFailure(
             f"the deployment did not start: {lines[-1][:300] if lines else app.status}",
@@ -264,16 +272,15 @@ def _drain(timeout_s: float) -> None:
     """Tell gateways to take nothing new; wait until none of them answers anybody any more."""
     import ray
 
-    deadline = time.monotonic() + timeout_s
     try:
         ray.get(ray.get_actor(FLEET_ACTOR, namespace=NAMESPACE).end.remote(), timeout=ASK_S)
-        time.sleep(TICK_S)  # every gateway has heard it, and says what it still answers
-        while time.monotonic() < deadline:
-            left = sum(gateway.in_flight for gateway in overview().gateways)
-            if not left:
+        deadline = time.monotonic() + max(timeout_s, TICK_S)
+        time.sleep(TICK_S)  # by then every gateway has heard it, and says what it still answers
+        while left := sum(gateway.in_flight for gateway in overview().gateways):
+            if time.monotonic() >= deadline:
+                log.warning("drain_incomplete", in_flight=left)
                 return
             time.sleep(POLL_S)
-        log.warning("drain_incomplete", in_flight=left)
     except Exception as error:
         log.warning("drain_incomplete", exception=type(error).__name__)
 

@@ -1,0 +1,93 @@
+"""Deaths, drains and failed starts of the reasoner's processes on real Ray, with a stand-in for the engine."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.fleet import PlainFleet, fake_engine, until
+from support.processes import left_after
+from support.service import shared_cache
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+LOST_S = 40.0  # eight seconds of silence, and a machine that is busy otherwise
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainFleet]:
+    python = fake_engine(tmp_path_factory.mktemp("engine"))
+    env = {"COSMOS3_REASONER_WORKERS": "2", "COSMOS3_REASONER_GATEWAYS": "2", "COSMOS3_VLLM_PYTHON": python,
+           "COSMOS3_VLLM_ARGS": "--idle"}  # fmt: skip
+    with PlainFleet(shared_cache(tmp_path_factory), **env) as running:
+        yield running
+
+
+def refs(fleet: PlainFleet) -> dict[str, int]:
+    return {m["id"]: m["incarnation"] for m in fleet.members() if m["phase"] == "ready"}
+
+
+def test_both_gateways_answer_on_one_port(fleet: PlainFleet) -> None:
+    assert len(set(fleet.ready["gateway_pids"])) == 2
+    until(lambda: len({fleet.get("/fleet")["pid"] for _ in range(20)}) == 2, 60)
+
+
+def test_gateways_agree_on_fifty_sessions_also_while_the_table_restarts(fleet: PlainFleet) -> None:
+    """Each question goes to either gateway, as the kernel likes."""
+    homes: dict[str, set[str]] = {f"s{number}": set() for number in range(50)}
+    for key in homes:
+        homes[key].add(fleet.get(f"/choose/{key}")["replica"])
+    until(lambda: {fleet.get("/fleet")["leases"] for _ in range(20)} == {50}, 30)
+    fleet.process("ray::FleetActor").send_signal(signal.SIGKILL)
+    for _ in range(4):
+        for key in homes:
+            homes[key].add(fleet.get(f"/choose/{key}")["replica"])
+    assert {len(found) for found in homes.values()} == {1}
+    assert {next(iter(found)) for found in homes.values()} == {"replica-0", "replica-1"}
+    until(lambda: not fleet.get("/fleet")["away"], 60)
+
+
+def test_a_killed_replica_takes_its_engine_along_and_is_replaced(fleet: PlainFleet) -> None:
+    before = refs(fleet)
+    victim = fleet.members()[0]
+    psutil.Process(victim["pid"]).kill()
+    until(lambda: not psutil.pid_exists(victim["engine"]["engine_pid"]), 15)
+    until(lambda: victim["id"] not in refs(fleet) or refs(fleet)[victim["id"]] > before[victim["id"]], LOST_S)
+    until(lambda: refs(fleet).keys() == before.keys() and refs(fleet)[victim["id"]] > before[victim["id"]], 120)
+    other = next(name for name in before if name != victim["id"])
+    assert refs(fleet)[other] == before[other]
+
+
+def test_a_killed_gateway_comes_back_on_the_same_port(fleet: PlainFleet) -> None:
+    pid = fleet.get("/fleet")["pid"]
+    psutil.Process(pid).kill()
+    until(lambda: len({fleet.get("/fleet")["pid"] for _ in range(20)} - {pid}) == 2, 120)
+
+
+def test_sigterm_drains_and_leaves_nothing(fleet: PlainFleet) -> None:
+    fleet.terminate()
+    assert fleet.wait(60) == 0
+    assert left_after(fleet.mark) == {}
+    assert '"event": "drain_incomplete"' not in fleet.log_path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("behave", "code", "exit_code"), [("model", "model_refused", 3), ("import-error", "vllm_import_failed", 3)]
+)
+def test_a_fleet_whose_engines_cannot_start_ends_with_their_reason(
+    behave: str, code: str, exit_code: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    env = {"COSMOS3_VLLM_PYTHON": fake_engine(tmp_path), "COSMOS3_VLLM_ARGS": f"--behave {behave}"}
+    service = PlainFleet(shared_cache(tmp_path_factory), **env).launch()
+    try:
+        assert service.wait(180) == exit_code
+    finally:
+        service.stop()
+    problem = json.loads(service.log_path.read_text().splitlines()[-1])
+    assert problem["code"] == code
+    assert problem["remedy"]
+    assert left_after(service.mark) == {}
