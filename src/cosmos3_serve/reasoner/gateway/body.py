@@ -81,34 +81,31 @@ async def chunks(
 
 async def read_body(
     scope: Scope, receive: Receive, max_bytes: int, budget: BodyBudget, timeout_s: float = BODY_TIMEOUT_S
-) -> tuple[bytes | bytearray, int]:
+) -> tuple[bytes, int]:
     """The whole body, and what of the budget it holds (to be given back). Raises as `chunks` and `BodyBudget.take`."""
     length = announced(scope) or 0
     if length > max_bytes:
         raise _too_large(max_bytes)
     held = length
     budget.take(held)
+    pieces: list[bytes] = []
+    seen, more = 0, True
     try:
         async with asyncio.timeout(timeout_s):
-            whole: bytes | bytearray = b""
-            more = True
             while more:
                 message = await receive()
                 if message["type"] != "http.request":
                     raise ClientDisconnect
                 piece, more = message.get("body", b""), message.get("more_body", False)
-                if not whole:
-                    whole = piece  # most bodies come in one piece
-                elif isinstance(whole, bytes):
-                    whole = bytearray(whole) + piece
-                else:
-                    whole += piece
-                if len(whole) > max_bytes:
+                pieces.append(piece)
+                seen += len(piece)
+                if seen > max_bytes:
                     raise _too_large(max_bytes)
-                if len(whole) > held:
-                    budget.take(len(whole) - held)
-                    held = len(whole)
-        return whole, held
+                if seen > held:
+                    budget.take(seen - held)
+                    held = seen
+        # Joined once: a buffer that grows copies what it holds again and again.
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces), held
     except TimeoutError:
         budget.give_back(held)
         raise RequestTimeout(f"the request body was not complete after {timeout_s:g} seconds") from None

@@ -88,7 +88,7 @@ class Chat:
             if departure.gone:
                 front.metrics.client_left()
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, raw: bytes | bytearray) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, raw: bytes) -> None:
         front = self.front
         located = await self._locate(raw)
         media = sum(len(part.source.text) for part in located.parts if isinstance(part.source, DataSource))
@@ -106,7 +106,7 @@ class Chat:
             except Cosmos3Error as error:
                 await send_problem(error, receive, send, headers=headers, render=error_message)
 
-    async def _locate(self, raw: bytes | bytearray) -> Located:
+    async def _locate(self, raw: bytes) -> Located:
         if len(raw) <= PARSED_ON_LOOP:
             return locate(raw, self.front.limits)
         return await asyncio.to_thread(locate, raw, self.front.limits)
