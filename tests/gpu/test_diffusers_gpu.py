@@ -65,16 +65,23 @@ def test_alone_and_in_a_wave_of_four(engine, mode, tmp_path, record_property):
         (Path(folder) / f"bytes-{mode}.json").write_text(json.dumps(report, indent=2))
 
 
-def test_out_of_memory_is_survived(engine, monkeypatch):
+@pytest.mark.parametrize(
+    ("call", "batch"),
+    [
+        pytest.param(1, 1, id="in-a-step"),  # then each sample runs alone
+        pytest.param(2, 2, id="while-recording"),  # then the wave goes on without a record
+    ],
+)
+def test_out_of_memory_is_survived(engine, monkeypatch, call, batch):
     real, calls = engine._network.forward, []
 
     def forward(block: Any) -> Any:
         calls.append(len(block))
-        if len(calls) == 2:
+        if len(calls) == call:
             torch.empty(1 << 50, device="cuda")  # a real refusal of the allocator
         return real(block)
 
     monkeypatch.setattr(engine._network, "forward", forward)
-    jobs = [make_job(engine._root, f"oom{i}", prompt="x", seed=i, model_mode="text2image") for i in range(2)]
+    jobs = [make_job(engine._root, f"oom{call}-{i}", prompt="x", seed=i, model_mode="text2image") for i in range(2)]
     results = generate(engine, *jobs)
-    assert all(r.error is None and r.wave.inference_batch == 1 for r in results)
+    assert all(r.error is None and r.wave.inference_batch == batch for r in results)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -37,6 +39,17 @@ class Codec:
         with self._decoding:
             pixels: torch.Tensor = self._decoder.decode(raw).sample
         return pixels.float().clamp(-1.0, 1.0)
+
+    @contextmanager
+    def quiet(self, *, wait: bool = False) -> Iterator[bool]:
+        """Nothing is encoded or decoded while the block runs; without `wait`, False at once if something is."""
+        with ExitStack() as held:
+            for lock in (self._encoding, self._decoding):
+                if not lock.acquire(blocking=wait):
+                    yield False
+                    return
+                held.callback(lock.release)
+            yield True
 
 
 def to_pixels(frames: Any) -> torch.Tensor:

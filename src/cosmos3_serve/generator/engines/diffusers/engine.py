@@ -23,6 +23,7 @@ from cosmos3_serve.generator.engines.diffusers.loader import (
 from cosmos3_serve.generator.engines.diffusers.network import Network
 from cosmos3_serve.generator.engines.diffusers.outputs import Denoised, FailedSample, Finisher, open_directory
 from cosmos3_serve.generator.engines.diffusers.prompt import PromptEncoder
+from cosmos3_serve.generator.engines.diffusers.replay import Replay
 from cosmos3_serve.generator.engines.diffusers.run import SUPPORTED_MODES, Prefixes, Run, Tools, prepare
 from cosmos3_serve.generator.engines.diffusers.wave import (
     IsCancelled,
@@ -73,6 +74,7 @@ class DiffusersEngine:
         self._root = output_root.resolve()
         self._max_num_seqs = max_num_seqs
         self._packing: Packing = packing or ("wave" if parts.device.type == "cuda" else "sample")
+        self._replays = parts.device.type == "cuda"
         self._network = Network(parts.transformer, parts.device, parts.temporal)
         codec = Codec(parts.vae, parts.device)
         self._tools = Tools(
@@ -113,7 +115,8 @@ class DiffusersEngine:
         if not 0 < len(jobs) <= self._max_num_seqs:
             raise ValueError(f"{len(jobs)} jobs in one wave; 1 to {self._max_num_seqs} are allowed")
         with self._lock, torch.inference_mode():
-            wave = Wave(self._network, self._prepare, self._packing, on_step, is_cancelled)
+            replay = Replay(self._network, self._tools.codec.quiet) if self._replays else None
+            wave = Wave(self._network, self._prepare, self._packing, on_step, is_cancelled, replay)
             seats = wave.denoise(jobs)
         results: list[Denoised | FailedSample] = []
         for seat in seats:
@@ -140,7 +143,8 @@ class DiffusersEngine:
                 failure = self._unexpected(error)
             if last_chance or failure.sample_code is not SampleCode.OUT_OF_MEMORY:
                 break
-            free_memory()
+            with self._tools.codec.quiet(wait=True):  # torch's cache must not be emptied while a step is recorded
+                free_memory()
         media: Decision = "blocked" if failure.sample_code is SampleCode.GUARDRAIL_BLOCKED else "not_run"
         decisions: dict[str, Decision] = {"prompt": item.latents.prompt_decision, "media": media}
         return self._finisher.failure(FailedSample(failure, item.job, item.wave, item.phases, decisions))

@@ -2,8 +2,8 @@
 
 Cosmos3 runs two towers side by side: text tokens see text only and never change from step to step, vision and action
 tokens see text and themselves. So the text tower runs once per prompt and leaves its keys and values (`prefill`), and a
-step runs the generation tower alone (`forward`). Only stock submodules are called; a test holds the sum equal to the
-stock forward.
+step runs the generation tower alone (`forward`). Only stock submodules are called (on CUDA with their norms
+fused); a test holds the sum equal to the stock forward.
 
 A strand is the rows of one sample under one prompt. Strands in one block go through every matrix product together;
 attention is per strand always. What a block holds decides speed and bytes, see `wave.py`.
@@ -68,17 +68,17 @@ class Network:
         kept: list[tuple[torch.Tensor, torch.Tensor]] = []
         for layer in self._net.layers:
             attn = layer.self_attn
-            x = layer.input_layernorm(hidden)
-            q = attn.norm_q(_heads(attn.to_q(x), attn.head_dim))
-            k = attn.norm_k(_heads(attn.to_k(x), attn.head_dim))
+            x = normed(layer.input_layernorm, hidden)
+            q = normed(attn.norm_q, _heads(attn.to_q(x), attn.head_dim))
+            k = normed(attn.norm_k, _heads(attn.to_k(x), attn.head_dim))
             v = _heads(attn.to_v(x), attn.head_dim)
-            seen = k if attn.k_norm_und_for_gen is None else attn.k_norm_und_for_gen(k)
+            seen = k if attn.k_norm_und_for_gen is None else normed(attn.k_norm_und_for_gen, k)
             kept.append((rotate(seen, place.cos, place.sin), v))
             if len(kept) == len(self._net.layers):
                 break  # nothing reads the text rows behind the last layer
             out = attend(rotate(q, place.cos, place.sin), rotate(k, place.cos, place.sin), v, causal=True)
             hidden = hidden + attn.to_out(out)
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+            hidden = hidden + layer.mlp(normed(layer.post_attention_layernorm, hidden))
         return Prefix(tuple(kept), len(ids))
 
     def place(self, positions: torch.Tensor) -> Place:
@@ -133,9 +133,9 @@ class Network:
         sin = torch.cat([strand.place.sin for strand in block])
         for index, layer in enumerate(self._net.layers):
             attn = layer.self_attn
-            x = layer.input_layernorm_moe_gen(hidden)
-            q = rotate(attn.norm_added_q(_heads(attn.add_q_proj(x), attn.head_dim)), cos, sin).split(lengths)
-            k = rotate(attn.norm_added_k(_heads(attn.add_k_proj(x), attn.head_dim)), cos, sin).split(lengths)
+            x = normed(layer.input_layernorm_moe_gen, hidden)
+            q = rotate(normed(attn.norm_added_q, _heads(attn.add_q_proj(x), attn.head_dim)), cos, sin).split(lengths)
+            k = rotate(normed(attn.norm_added_k, _heads(attn.add_k_proj(x), attn.head_dim)), cos, sin).split(lengths)
             v = _heads(attn.add_v_proj(x), attn.head_dim).split(lengths)
             out = torch.cat(
                 [
@@ -144,8 +144,8 @@ class Network:
                 ]
             )
             hidden = hidden + attn.to_add_out(out)
-            hidden = hidden + layer.mlp_moe_gen(layer.post_attention_layernorm_moe_gen(hidden))
-        return list(self._net.norm_moe_gen(hidden).split(lengths))
+            hidden = hidden + layer.mlp_moe_gen(normed(layer.post_attention_layernorm_moe_gen, hidden))
+        return list(normed(self._net.norm_moe_gen, hidden).split(lengths))
 
     # ---- rows out ---------------------------------------------------------------------------------------------------
 
@@ -167,6 +167,15 @@ class Network:
         if bool(noisy.any()):
             velocity[noisy] = self._net.action_proj_out(rows[noisy].unsqueeze(0), domain).squeeze(0).float()
         return velocity
+
+
+def normed(norm: Any, x: torch.Tensor) -> torch.Tensor:
+    """RMS norm over the last side of `x`. On CUDA in one kernel instead of the module's six, which were a sixth of a
+    step at full size (benchmarks/h200_generator); elsewhere by the module, to keep its bytes."""
+    if not x.is_cuda or getattr(norm, "bias", None) is not None:
+        out: torch.Tensor = norm(x)
+        return out
+    return torch.nn.functional.rms_norm(x, tuple(norm.weight.shape), norm.weight, norm.eps)
 
 
 def _heads(x: torch.Tensor, dim: int) -> torch.Tensor:

@@ -23,6 +23,7 @@ import torch
 
 from cosmos3_serve.errors import Cosmos3Error, SampleCode, SampleError
 from cosmos3_serve.generator.engines.diffusers.network import Network
+from cosmos3_serve.generator.engines.diffusers.replay import Replay
 from cosmos3_serve.generator.engines.diffusers.run import Latents, Prefixes, Run
 from cosmos3_serve.generator.engines.guard import Decision
 from cosmos3_serve.generator.engines.job import EngineJob, WaveRecord
@@ -61,6 +62,7 @@ class Wave:
         packing: Packing,
         on_step: OnStep,
         is_cancelled: IsCancelled,
+        replay: Replay | None = None,
     ) -> None:
         self._network = network
         self._prepare_run = prepare
@@ -68,6 +70,7 @@ class Wave:
         self._on_step = on_step
         self._is_cancelled = is_cancelled
         self._prefixes = Prefixes(network)
+        self._replay = replay
 
     def denoise(self, jobs: Sequence[EngineJob]) -> list[Seat]:
         """One seat per job, in order, each with latents or an error."""
@@ -152,7 +155,8 @@ class Wave:
         try:
             strands = [seat.run.current.strands() for seat in active if seat.run]
             if self._packing == "wave":
-                rows = iter(self._network.forward([strand for own in strands for strand in own]))
+                forward = self._replay.forward if self._replay else self._network.forward
+                rows = iter(forward([strand for own in strands for strand in own]))
                 hidden = [[next(rows) for _ in own] for own in strands]
             else:
                 hidden = [self._network.forward(own) for own in strands]
@@ -194,6 +198,8 @@ class Wave:
 
     def _free(self) -> None:
         self._prefixes.clear()
+        if self._replay:
+            self._replay.forget()
         free_memory()
 
 
