@@ -44,7 +44,10 @@ class ReasonerGateway:
 
     async def __init__(self, setup: ReasonerSetup) -> None:  # type: ignore[misc]  # Serve awaits it
         logs.configure(setup.settings.log_level)
+        import ray
+
         self.name = uuid.uuid4().hex
+        self._address = ray.util.get_node_ip_address()
         self._setup = setup
         self._report: dict[str, Any] = {}
         self._failure: Cosmos3Error | None = None
@@ -87,13 +90,11 @@ class ReasonerGateway:
     # ---- for the registry and for Serve -----------------------------------------------------------------------------
 
     def status(self) -> GatewayStatus:
-        import ray
-
         checks = self._report.get("checks", [])
         failure = self._failure
         return GatewayStatus(
             gateway=self.name,
-            address=ray.util.get_node_ip_address(),
+            address=self._address,
             port=self._server.port,
             pid=os.getpid(),
             ready=self._report.get("status") == "ready",
