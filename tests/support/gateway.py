@@ -167,7 +167,9 @@ async def world(
     """Args: real: replicas that run elsewhere and know `secret`, instead of stubs."""
     if real:
         replicas = len(real)
-    found = ReasonerSettings(**{"store_dir": root / "store", "workers": replicas, "log_level": "error", **settings})
+    found = ReasonerSettings(
+        **{"store_dir": root / "store", "workers": replicas, "gateways": gateways, "log_level": "error", **settings}
+    )
     logs.configure(found.log_level)
     rules = AffinityRules(ttl_s=found.session_ttl_s, mode=Mode(found.session_mode))
     core = FleetCore(rules, replicas)

@@ -75,6 +75,28 @@ async def test_a_cache_miss_is_answered_with_the_bytes_and_is_no_retry(tmp_path:
         assert (await http.post(CHAT, json=about(data_url(video())))).headers["x-cosmos3-media"] == "hit"
 
 
+async def test_what_one_gateway_sent_the_other_only_names(tmp_path: Path) -> None:
+    headers = {"Authorization": "Bearer token-of-one"}
+    async with world(tmp_path, gateways=2) as here:
+        one, two = (httpx.AsyncClient(base_url=g.url, headers=headers) for g in here.gateways)
+        async with one, two:
+            first = await one.post(CHAT, json=about(data_url(video())))
+            home = here.by_name(first.headers["x-cosmos3-replica"])
+            second = await two.post(CHAT, json=about(data_url(video()), "and now?"))
+            assert second.headers["x-cosmos3-session"] == "hit"
+            assert second.headers["x-cosmos3-media"] == "hit"
+            assert home.asked[-1]["messages"][0]["content"][0]["video_url"] is None
+            assert len(home.encoded) == 1
+            home.held.clear()
+            third = await one.post(CHAT, json=about(data_url(video()), "again"))
+            assert (third.status_code, third.headers["x-cosmos3-media"]) == (200, "miss")
+            # A new video in a session that has a home: one miss, then the bytes.
+            told = await two.post(CHAT, json=about(data_url(video(1))), headers={"X-Session-ID": "s"})
+            again = await two.post(CHAT, json=about(data_url(video(2))), headers={"X-Session-ID": "s"})
+            assert (told.status_code, again.status_code) == (200, 200)
+            assert again.headers["x-cosmos3-media"] == "miss"
+
+
 async def test_a_client_s_uuid_never_reaches_a_replica(tmp_path: Path) -> None:
     async with world(tmp_path, replicas=1) as here, here.client() as http:
         for number in range(2):

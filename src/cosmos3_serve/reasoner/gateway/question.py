@@ -18,6 +18,7 @@ from cosmos3_serve.reasoner.gateway.upstream import MAX_ANSWER_BYTES, Lost, Over
 from cosmos3_serve.reasoner.keys import SessionKey
 from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
 from cosmos3_serve.reasoner.media.sampling import Sampling
+from cosmos3_serve.reasoner.policy import Outcome
 from cosmos3_serve.reasoner.replica_media import PartPlan
 from cosmos3_serve.reasoner.routing import Aftermath, Decision, Refused
 from cosmos3_serve.service.problems import Headers
@@ -111,7 +112,7 @@ class Question:
         url = front.url_of(decision.ref)
         if not url:
             raise Unreachable
-        plans = front.held.plan(self._parts, decision.ref)
+        plans = self._plans(decision)
         warm = not any(plan.with_data for plan in plans)
         reply = await front.upstream.ask(url, await self._compose(plans))
         if reply.status != 400 or all(plan.with_data for plan in plans):
@@ -125,6 +126,14 @@ class Question:
         front.metrics.media_resent()
         plans = front.held.on_miss(self._parts, decision.ref)
         return await front.upstream.ask(url, await self._compose(plans)), False
+
+    def _plans(self, decision: Decision) -> list[PartPlan]:
+        """What goes with its bytes. A session that another gateway has brought home is tried by name alone: a miss
+        costs a few milliseconds, bytes that the replica holds already cost it decoding them again."""
+        plans = self._front.held.plan(self._parts, decision.ref)
+        if self._front.settings.gateways > 1 and decision.outcome is Outcome.HIT:
+            return [PartPlan(plan.uuid, False) for plan in plans]
+        return plans
 
     async def _compose(self, plans: Sequence[PartPlan]) -> Payload:
         if self._wordy:
