@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.gateway import CHAT, about, data_url, events, soon, text, video, world
-from support.stub_replica import breaks, dies, hangs, says
+from support.stub_replica import breaks, dies, hangs, says, vllm_error
 
 from cosmos3_serve.reasoner.gateway import upstream
 from cosmos3_serve.reasoner.setup import MODEL_NAME, SECRET_HEADER
@@ -95,6 +95,33 @@ async def test_what_one_gateway_sent_the_other_only_names(tmp_path: Path) -> Non
             again = await two.post(CHAT, json=about(data_url(video(2))), headers={"X-Session-ID": "s"})
             assert (told.status_code, again.status_code) == (200, 200)
             assert again.headers["x-cosmos3-media"] == "miss"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_ten_first_questions_at_once_carry_their_video_once(tmp_path: Path, fails: bool) -> None:
+    loaded = asyncio.Event()
+
+    async def loads(stub, request, body):  # type: ignore[no-untyped-def]
+        await loaded.wait()
+        return vllm_error(400, "too long") if fails else None
+
+    async with world(tmp_path, replicas=1, slots=16) as here, here.client() as http:
+        stub = here.replicas[0]
+        stub.turns.append(loads)
+        body = about(data_url(video()))
+        carrier = asyncio.create_task(http.post(CHAT, json=body))
+        await stub.until(lambda: len(stub.asked) == 1)
+        others = [asyncio.create_task(http.post(CHAT, json=body)) for _ in range(9)]
+        await stub.until(lambda: len(stub.asked) >= 10)  # they try by name while the video is being loaded
+        assert stub.encoded == []
+        loaded.set()
+        assert (await carrier).status_code == (400 if fails else 200)
+        assert [(await other).status_code for other in others] == [200] * 9
+        assert len(stub.encoded) == 1, "the next one carries it where the first has failed"
+        with_data = [b for b in stub.asked if b["messages"][0]["content"][0]["video_url"] is not None]
+        assert len(with_data) == (2 if fails else 1)
+        assert len(here.front.carriers) == 0
+        assert here.front.router.counters.retries == 0
 
 
 async def test_a_client_s_uuid_never_reaches_a_replica(tmp_path: Path) -> None:

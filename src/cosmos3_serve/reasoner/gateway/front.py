@@ -12,6 +12,7 @@ from cosmos3_serve.errors import Draining
 from cosmos3_serve.reasoner.fleet import ReplicaRef, ReplicaState
 from cosmos3_serve.reasoner.fleet_port import FleetPort
 from cosmos3_serve.reasoner.gateway.body import BodyBudget
+from cosmos3_serve.reasoner.gateway.carriers import Carriers
 from cosmos3_serve.reasoner.gateway.line import WaitingLine
 from cosmos3_serve.reasoner.gateway.metrics import ReasonerMetrics
 from cosmos3_serve.reasoner.gateway.upstream import Upstream
@@ -62,6 +63,7 @@ class Front:
     clock: Callable[[], float] = time.monotonic
     budget: BodyBudget = field(default_factory=BodyBudget)
     held: ReplicaMedia = NOTHING_HELD
+    carriers: Carriers = field(default_factory=Carriers)
     members: dict[ReplicaRef, Member] = field(default_factory=dict)
     closing: bool = False
     in_flight: int = 0

@@ -10,6 +10,7 @@ from starlette.types import Send
 
 from cosmos3_serve.errors import Cosmos3Error, EngineFailed, LimitExceeded
 from cosmos3_serve.reasoner.gateway.ask import Ask
+from cosmos3_serve.reasoner.gateway.carriers import Flight
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.parts import Payload, compose, held_parts
 from cosmos3_serve.reasoner.gateway.relay import Relay
@@ -53,6 +54,7 @@ class Question:
         self._media = [item.sha256 for item in items]
         self._relay = Relay(send, headers, front.setup.model.name)
         self._began_at = front.clock()
+        self._flight: Flight | None = None
 
     async def run(self) -> None:
         """
@@ -102,37 +104,48 @@ class Question:
         except Oversized:
             return Aftermath(error=_oversized())
         finally:
+            self._landed()
             if reply is not None:
                 reply.close()
 
     async def _send(self, decision: Decision) -> tuple[Reply, bool]:
         """The replica's status, and whether it held all media. A cache miss is answered with the bytes; that is no
         second attempt."""
-        front = self._front
-        url = front.url_of(decision.ref)
+        front, ref = self._front, decision.ref
+        url = front.url_of(ref)
         if not url:
             raise Unreachable
         plans = self._plans(decision)
-        warm = not any(plan.with_data for plan in plans)
-        reply = await front.upstream.ask(url, await self._compose(plans))
-        if reply.status != 400 or all(plan.with_data for plan in plans):
-            return reply, warm
-        try:
-            refusal = await reply.refusal()
-        finally:
-            reply.close()
-        if not refusal.cache_miss:
-            return _Refused(refusal), warm
-        front.metrics.media_resent()
-        plans = front.held.on_miss(self._parts, decision.ref)
-        return await front.upstream.ask(url, await self._compose(plans)), False
+        while True:
+            needed = {plan.uuid for plan in plans if plan.with_data}
+            flight = front.carriers.of(ref, needed)
+            if flight is not None:
+                plans = _by_name(plans)
+            elif needed:
+                self._flight = front.carriers.begin(ref, needed)
+            reply = await front.upstream.ask(url, await self._compose(plans))
+            warm = not any(plan.with_data for plan in plans)
+            if reply.status != 400 or all(plan.with_data for plan in plans):
+                return reply, warm
+            try:
+                refusal = await reply.refusal()
+            finally:
+                reply.close()
+            if not refusal.cache_miss:
+                return _Refused(refusal), warm
+            if flight is not None:
+                await flight.wait()
+                plans = front.held.plan(self._parts, ref)
+            else:
+                front.metrics.media_resent()
+                plans = front.held.on_miss(self._parts, ref)
 
     def _plans(self, decision: Decision) -> list[PartPlan]:
         """What goes with its bytes. A session that another gateway has brought home is tried by name alone: a miss
         costs a few milliseconds, bytes that the replica holds already cost it decoding them again."""
         plans = self._front.held.plan(self._parts, decision.ref)
         if self._front.settings.gateways > 1 and decision.outcome is Outcome.HIT:
-            return [PartPlan(plan.uuid, False) for plan in plans]
+            return _by_name(plans)
         return plans
 
     async def _compose(self, plans: Sequence[PartPlan]) -> Payload:
@@ -165,6 +178,7 @@ class Question:
         front.metrics.first_byte(front.clock() - self._began_at)
         if self._parts:
             front.held.on_answer(self._parts, decision.ref)
+            self._landed()
             front.metrics.media(warm)
         if self._ask.explain:
             self._relay.explanation = explanation(decision, self._items, warm)
@@ -182,6 +196,12 @@ class Question:
         await self._relay.broken(aftermath.error or _lost())
         return Aftermath()
 
+    def _landed(self) -> None:
+        """The replica has what this question carried, or will not get it from here."""
+        if self._flight is not None:
+            self._flight.end()
+            self._flight = None
+
     def _note(self, decision: Decision, warm: bool | None) -> None:
         if self._relay.begun:
             return
@@ -191,6 +211,10 @@ class Question:
         ]
         if self._parts and warm is not None:
             self._headers.append((HEADER_MEDIA, b"hit" if warm else b"miss"))
+
+
+def _by_name(plans: Sequence[PartPlan]) -> list[PartPlan]:
+    return [PartPlan(plan.uuid, False) for plan in plans]
 
 
 class _Refused(Reply):
