@@ -33,7 +33,12 @@ class DirectEngine:
         self.root, self._limit = root, wave_limit
         command = [sys.executable, "-m", "measure.direct", str(root), str(cache), str(wave_limit)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[1],
+            start_new_session=True,  # as the service has: a kernel that shares by session shares alike
         )
         self._read()
 
@@ -60,7 +65,8 @@ class DirectEngine:
     def __exit__(self, *_: object) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._process.wait(30)
+        self._process.kill()
+        self._process.wait()
 
 
 def _job(root: Path, request_id: str, sample: dict[str, Any]) -> dict[str, Any]:

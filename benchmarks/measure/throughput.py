@@ -14,14 +14,16 @@ from measure.result import Section, demand
 
 from cosmos3_serve.generator.local import LocalGenerator
 
+HEADS = ["samples", "direct s", "service s", "ratio", "overhead ms/sample", "each repeat", "CPU s direct/service"]
 NOTE = (
-    "Wall time of the same samples in the same waves of {limit}, direct and through the service in turn. Direct: "
-    "the engine in a process of its own, a wave denoising while the wave before is decoded, encoded and written. "
-    "Service: from the POST until the event of the end arrives, so it also holds HTTP, validation, the ledger "
-    "with its fsyncs, Ray Serve's handle and coalescing, the hashing of every file, the response and the events. "
-    "A repeat counts only if both made the same bytes and every wave of the service was full. CPU is that of the "
-    "whole process tree. Overhead is the service's extra wall time per sample: what stays the same when a real "
-    "model takes minutes."
+    "Wall time of the same samples, the fastest repeat of each side, in the same waves of {limit}, direct and "
+    "through the service in turn. Direct: the engine in a process of its own, a wave denoising while the wave "
+    "before is decoded, encoded and written. Service: from the POST until the event of the end arrives, so it "
+    "also holds HTTP, validation, the ledger with its fsyncs, Ray Serve's handle and coalescing, the hashing of "
+    "every file, the response and the events. A repeat counts only if both made the same bytes and every wave of "
+    "the service was full. CPU is that of the whole process tree. Overhead is the service's extra wall time per "
+    "sample: what stays the same when a real model takes minutes. On a machine that others keep busy single "
+    "repeats say little: a ratio above 1 is theirs, not ours."
 )
 
 
@@ -34,31 +36,35 @@ def throughput(
     repeats: int,
 ) -> Section:
     """Args: `shapes` is what is measured: name to the samples' fields."""
-    heads = ["samples", "direct s", "service s", "ratio of each repeat", "ratio", "overhead ms/sample"]
-    rows: list[list[Any]] = [[*heads, "CPU s direct/service"]]
+    rows: list[list[Any]] = [HEADS]
     figures: dict[str, Any] = {}
     for name, fields in shapes.items():
         warm = _pair(service, direct, limit, f"warm-{name}", limit, fields)
         demand(warm["service_s"] > 0, "nothing ran")
         pairs = [_pair(service, direct, limit, f"{name}-{i}", count, fields) for i in range(repeats)]
-        direct_s, service_s = (sum(pair[key] for pair in pairs) for key in ("direct_s", "service_s"))
-        ratios = [pair["direct_s"] / pair["service_s"] for pair in pairs]
-        overhead = statistics.median((pair["service_s"] - pair["direct_s"]) / count * 1000 for pair in pairs)
-        used = [sum(pair[key] for pair in pairs) for key in ("direct_cpu_s", "service_cpu_s")]
-        figures[name] = {
-            "fields": fields,
-            "samples": count,
-            "repeats": pairs,
-            "ratio": direct_s / service_s,
-            "median_ratio": statistics.median(ratios),
-            "overhead_ms_per_sample": overhead,
-        }
-        each = " ".join(f"{ratio:.3f}" for ratio in ratios)
-        cpu = f"{used[0]:.1f} / {used[1]:.1f}"
-        ratio = f"**{direct_s / service_s:.3f}**"
-        rows.append([f"{count} × {name}", f"{direct_s:.2f}", f"{service_s:.2f}", each, ratio, f"{overhead:.0f}", cpu])
+        figures[name], row = _told(f"{count} × {name}", count, pairs)
+        figures[name]["fields"] = fields
+        rows.append(row)
     title = "Throughput through the service over the engine called directly"
     return Section(title, NOTE.format(limit=limit), rows, figures)
+
+
+def _told(title: str, count: int, pairs: list[dict[str, float]]) -> tuple[dict[str, Any], list[str]]:
+    """The figures of one shape, and its row of the table."""
+    fastest = [min(pair[key] for pair in pairs) for key in ("direct_s", "service_s")]
+    used = [sum(pair[key] for pair in pairs) for key in ("direct_cpu_s", "service_cpu_s")]
+    ratios = [pair["direct_s"] / pair["service_s"] for pair in pairs]
+    figures = {
+        "samples": count,
+        "repeats": pairs,
+        "ratio_of_fastest": fastest[0] / fastest[1],
+        "median_ratio": statistics.median(ratios),
+        "overhead_ms_per_sample": (fastest[1] - fastest[0]) / count * 1000,
+        "cpu_ratio": used[0] / used[1],
+    }
+    cells = [f"{fastest[0]:.2f}", f"{fastest[1]:.2f}", f"**{fastest[0] / fastest[1]:.3f}**"]
+    cells += [f"{figures['overhead_ms_per_sample']:.0f}", " ".join(f"{ratio:.2f}" for ratio in ratios)]
+    return figures, [title, *cells, f"{used[0]:.1f} / {used[1]:.1f}"]
 
 
 def _pair(
