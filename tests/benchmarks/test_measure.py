@@ -101,7 +101,7 @@ async def test_a_grown_artifact_is_declared_with_its_new_size_and_hash(core: Any
 
 def test_results_of_this_repository_say_what_they_are() -> None:
     results = Path(load.__file__).parents[1] / "results"
-    for path in results.glob("*-*-*-generator*.json"):
+    for path in results.glob("????-??-??-generator*.json"):
         conditions = json.loads(path.read_text())["conditions"]
         assert conditions["weights"] == "random" and "load average" in conditions, path.name
         assert path.name.startswith(conditions["date"])
