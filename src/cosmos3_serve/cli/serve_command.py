@@ -9,6 +9,8 @@ from pathlib import Path
 from cosmos3_serve.generator.local import LocalGenerator
 from cosmos3_serve.service.local import READY_FILE_ENV
 
+# A first start compiles what it imports, perhaps on a busy machine; a service that cannot start ends by itself.
+START_TIMEOUT_S = 600.0
 SETTINGS_PREFIXES = ("NPA_COSMOS3_", "COSMOS3_")
 
 
@@ -22,7 +24,7 @@ class ServeCommand(LocalGenerator):
     """
 
     def __init__(self, flags: Sequence[str], environ: Mapping[str, str], folder: Path) -> None:
-        super().__init__(environ, folder)
+        super().__init__(environ, folder, start_timeout_s=START_TIMEOUT_S)
         kept = {self.token_env, READY_FILE_ENV, *environ}
         self.environ = {k: v for k, v in self.environ.items() if k in kept or not k.startswith(SETTINGS_PREFIXES)}
         self._flags = list(flags)
