@@ -10,6 +10,7 @@ from cosmos3_serve.reasoner.fleet import ReplicaRef, ReplicaState
 from cosmos3_serve.reasoner.fleet_core import Overview
 from cosmos3_serve.reasoner.member import GatewayStatus, HeldMedia, Member, Service
 from cosmos3_serve.reasoner.port import TableStats
+from cosmos3_serve.reasoner.replica import failure_record
 from cosmos3_serve.reasoner.serve import _check_failures, _described, _typed
 from cosmos3_serve.reasoner.setup import ReasonerSetup, ServedModel
 from cosmos3_serve.settings import ReasonerSettings
@@ -38,9 +39,12 @@ def test_a_gateway_that_can_never_be_ready_ends_the_start() -> None:
         _check_failures(fleet(GatewayStatus("g", failure=SAID)), serving=True)
 
 
-@pytest.mark.parametrize(("kind", "error"), [("refused", StartRefused), ("failed", ServiceFailure)])
-def test_a_failure_keeps_its_kind_over_the_border(kind: str, error: type[Cosmos3Error]) -> None:
-    assert type(_typed({**SAID, "kind": kind})) is error
+@pytest.mark.parametrize("error", [StartRefused, ServiceFailure])
+def test_a_failure_of_a_replica_keeps_its_kind_over_the_border(error: type[Cosmos3Error]) -> None:
+    told = failure_record(error("no", code="x", remedy="y"))
+    again = _typed(told)
+    assert type(again) is error
+    assert (again.detail, again.stable_code, again.remedy) == ("no", "x", "y")
 
 
 @pytest.mark.parametrize(

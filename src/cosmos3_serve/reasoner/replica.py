@@ -16,7 +16,7 @@ import ray
 import structlog
 from ray import serve
 
-from cosmos3_serve.errors import Cosmos3Error, EngineFailed
+from cosmos3_serve.errors import Cosmos3Error, EngineFailed, InputError, Refusal
 from cosmos3_serve.reasoner.engine_args import engine_plan
 from cosmos3_serve.reasoner.fleet_actor import RayFleet
 from cosmos3_serve.reasoner.fleet_core import FleetAway
@@ -90,12 +90,7 @@ class ReasonerReplica:
         return engine, Service(engine.url, plan.max_num_seqs, plan.held, node=node, pid=os.getpid(), engine=facts)
 
     async def _tell_failure(self, error: Cosmos3Error) -> None:
-        failure = {
-            "code": error.stable_code,
-            "detail": error.detail,
-            "remedy": error.remedy,
-            "kind": type(error).__name__,
-        }
+        failure = failure_record(error)
         try:
             await self._fleet.call("failed", self._name, failure, timeout_s=CALL_S)
         except FleetAway:
@@ -127,6 +122,12 @@ class ReasonerReplica:
             log.warning("drain_incomplete")
         await self._reporter.leave()
         await engine.stop(0.0)
+
+
+def failure_record(error: Cosmos3Error) -> dict[str, str]:
+    """What the roster keeps of a failed start. `kind`: `refused` is what no other attempt can cure."""
+    kind = "refused" if isinstance(error, Refusal | InputError) else "failed"
+    return {"code": error.stable_code, "detail": error.detail, "remedy": error.remedy, "kind": kind}
 
 
 def log_words(lines: list[str]) -> None:
