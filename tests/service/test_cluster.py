@@ -48,6 +48,13 @@ def test_an_owned_cluster_gets_a_private_directory_a_fresh_token_and_loopback(mo
     own.stop()  # twice is fine
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:10001", "127.0.0.1", "host.invalid:6379", "a:b"])
+def test_a_cluster_that_is_not_there_is_refused_before_ray_tries_for_minutes(address: str) -> None:
+    with pytest.raises(StartRefused) as refused:
+        RayCluster(address, environ={}).start()
+    assert refused.value.stable_code == "ray_unreachable" and refused.value.remedy
+
+
 def test_only_what_was_started_since_is_ended() -> None:
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
     before = subprocess.Popen(sleep)

@@ -14,6 +14,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ PREFIX = "c3-"
 OWNER = "owner"
 # A Unix socket's path has at most 107 bytes, of which Ray's session and socket names take 64 and our directory 12.
 MAX_BASE = 107 - 64 - 12
+CONNECT_S = 5.0
 OBJECT_STORE_BYTES = 100 * MIB  # our messages are small and travel inline; this is about Ray's smallest
 
 OWNED_ENV = {
@@ -93,6 +95,7 @@ class RayCluster:
             }
         else:
             options |= {"address": self.address}
+            self._look_before_joining(str(self.address))
         try:
             self._init(options)
         except BaseException as error:
@@ -137,6 +140,23 @@ class RayCluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _look_before_joining(self, address: str) -> None:
+        """Ray tries for minutes where nobody listens, and a loopback address would become that of the network card."""
+        if address == "auto":
+            return
+        host, colon, port = address.rpartition(":")
+        if "://" in address or not colon or not port.isdigit():
+            raise StartRefused(
+                f"{address!r} is not host:port of a Ray head", code="ray_unreachable", remedy="give host:port, or auto"
+            )
+        host = host.strip("[]")
+        try:
+            socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+        except OSError as error:
+            raise self._failed(error) from None
+        if host in ("127.0.0.1", "::1", "localhost"):
+            self._environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
     def _init(self, options: dict[str, Any]) -> None:
         import ray
