@@ -22,7 +22,7 @@ class DeclareOperators(MetaPathFinder):
         if fullname == "torchvision":
             sys.meta_path.remove(self)
             declare()
-        return None
+        return
 
 
 def declare():
