@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.service import http_server
 from cosmos3_serve.service.auth import BearerAuth
-from cosmos3_serve.service.http_server import HttpServer, hold_port, listening_socket
+from cosmos3_serve.service.http_server import HttpServer, endpoint_url, hold_port, listening_socket
 from cosmos3_serve.service.limits import BodyLimit
 from cosmos3_serve.service.problems import Problems
 from cosmos3_serve.service.tokens import TokenBook
@@ -264,3 +264,17 @@ async def test_a_head_that_two_parsers_could_read_differently_is_refused(server:
     async with asyncio.timeout(10):
         assert (await peer.reader.readline()).split()[1] == b"400"
     assert read_lengths == []
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "url"),
+    [
+        ("0.0.0.0", "127.0.0.1", "http://127.0.0.1:8000"),
+        ("::", "10.0.0.7", "http://10.0.0.7:8000"),
+        ("", "fd00::1", "http://[fd00::1]:8000"),
+        ("127.0.0.1", "10.0.0.7", "http://127.0.0.1:8000"),
+        ("::1", "10.0.0.7", "http://[::1]:8000"),
+    ],
+)
+def test_the_endpoint_of_a_bound_socket(host: str, address: str, url: str) -> None:
+    assert endpoint_url(host, 8000, address=address) == url

@@ -22,7 +22,7 @@ from cosmos3_serve.errors import Cosmos3Error, GuardrailsUnavailable, Interrupte
 from cosmos3_serve.generator.prepare import prepare
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.cluster import RayCluster
-from cosmos3_serve.service.http_server import hold_port
+from cosmos3_serve.service.http_server import endpoint_url, hold_port
 from cosmos3_serve.service.local import write_ready_file
 from cosmos3_serve.service.signals import Stop, StopSignals
 from cosmos3_serve.service.stages import Stages
@@ -164,14 +164,11 @@ def _status(ingress: Any, overview: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _described(status: Mapping[str, Any], settings: GeneratorSettings, local: bool) -> dict[str, Any]:
     report = status["report"]
-    host = settings.host
-    if host in ("0.0.0.0", "::", ""):
-        host = "127.0.0.1" if local else status["address"]
-    host = f"[{host}]" if ":" in host else host
+    address = "127.0.0.1" if local else status["address"]
     wanted = ("model", "engine", "backend", "framework_revision", "server_source_revision", "checkpoint", "weights")
     return {
         "status": "ready",
-        "endpoint": f"http://{host}:{status['port']}",
+        "endpoint": endpoint_url(settings.host, status["port"], address=address),
         "pid": os.getpid(),
         "ingress_pid": status["pid"],
         **{name: report[name] for name in wanted},

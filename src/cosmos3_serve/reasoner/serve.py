@@ -27,7 +27,7 @@ from cosmos3_serve.reasoner.prepare import prepare
 from cosmos3_serve.reasoner.setup import APP_NAME, FLEET_ACTOR, NAMESPACE, REPLICAS_APP_NAME, ReasonerSetup, ServedModel
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.cluster import RayCluster
-from cosmos3_serve.service.http_server import hold_port
+from cosmos3_serve.service.http_server import endpoint_url, hold_port
 from cosmos3_serve.service.local import write_ready_file
 from cosmos3_serve.service.signals import Stop, StopSignals
 from cosmos3_serve.settings import ReasonerSettings
@@ -224,13 +224,10 @@ def _check_deployments(setup: ReasonerSetup) -> None:
 def _described(setup: ReasonerSetup, fleet: Overview, local: bool) -> dict[str, Any]:
     model: ServedModel = setup.model
     first = next(g for g in fleet.gateways if g.ready)
-    host = setup.settings.host
-    if host in ("0.0.0.0", "::", ""):
-        host = "127.0.0.1" if local else first.address
-    host = f"[{host}]" if ":" in host else host
+    address = "127.0.0.1" if local else first.address
     return {
         "status": "ready",
-        "endpoint": f"http://{host}:{first.port}",
+        "endpoint": endpoint_url(setup.settings.host, first.port, address=address),
         "pid": os.getpid(),
         "gateway_pids": sorted(g.pid for g in fleet.gateways),
         "model": model.name,

@@ -213,6 +213,12 @@ def hold_port(host: str, port: int) -> socket.socket:
             time.sleep(0.25)
 
 
+def endpoint_url(host: str, port: int, *, address: str) -> str:
+    """The URL under which a bound socket is reached; a wildcard `host` stands for `address`."""
+    host = address if host in ("0.0.0.0", "::", "") else host
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def _resolve(host: str, port: int) -> tuple[Any, ...]:
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 from cosmos3_serve.errors import StartRefused
 
 SOURCE_SHA_ENV = "NPA_IMAGE_SOURCE_SHA"
-STAMP = "SOURCE_REVISION"  # beside the package's __init__, written when an image or wheel is built
+STAMP = "SOURCE_REVISION"  # beside the package's __init__; whoever builds an image or wheel writes it
 
 _SHA = re.compile(r"[0-9a-f]{40}")
 _PACKAGE = Path(__file__).resolve().parents[1]
