@@ -109,6 +109,12 @@ def rewritten(data: bytes, suffix: str, *options: str, before: tuple[str, ...] =
         return target.read_bytes()
 
 
+def av1(suffix: str, *, size: tuple[int, int] = (192, 128)) -> bytes:
+    """An AV1 clip from libaom in a process of its own. PyAV brings only SVT-AV1, which, run as root, makes the calling
+    thread SCHED_FIFO 99 for good: all that the test process then starts inherits it and starves the machine."""
+    return rewritten(clip(size=size), suffix, "-c:v", "libaom-av1", "-cpu-used", "8", "-row-mt", "0", "-threads", "1")
+
+
 # ---- the same bytes with one thing changed --------------------------------------------------------------------------
 
 _TURN = {0: (1, 0, 0, 1), 90: (0, -1, 1, 0), 180: (-1, 0, 0, -1), 270: (0, 1, -1, 0)}

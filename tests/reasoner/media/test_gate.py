@@ -151,7 +151,7 @@ async def test_the_uuid_binds_content_and_options(tmp_path: Path) -> None:
 
 
 async def test_a_normalised_copy_is_served_and_made_again_when_lost(tmp_path: Path) -> None:
-    original = clips.clip("webm", "libsvtav1", size=(192, 128))
+    original = clips.av1("webm")
     async with gate(tmp_path) as found:
         with await found.admit(parts(data_url(original, "video/webm")), "t") as items:
             (item,) = items

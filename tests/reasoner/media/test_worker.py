@@ -61,8 +61,8 @@ def test_what_replicas_decode_passes_as_it_is(tmp_path: Path, suffix: str, codec
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (clips.clip("mp4", "libsvtav1", size=(192, 128)), "cannot decode av1"),
-        (clips.clip("webm", "libsvtav1", size=(192, 128)), "cannot decode av1"),
+        (clips.av1("mp4"), "cannot decode av1"),
+        (clips.av1("webm"), "cannot decode av1"),
         (clips.clip("ts", "mpeg2video", fps=25), "cannot seek in mpegts"),
         (clips.turned(clips.clip(), clips.MIRROR), "mirrored"),
         (clips.variable(), "variable"),
@@ -241,9 +241,7 @@ def test_long_large_and_extreme_clips(tmp_path: Path) -> None:
         (MediaLimits(max_aspect=1.5), "media_aspect_extreme"),
     ):
         assert refused(tmp_path, clips.clip(), limits=limits)["code"] == code
-    reason = refused(
-        tmp_path, clips.clip("webm", "libsvtav1", size=(192, 128)), limits=MediaLimits(max_normalise_pixels=1000)
-    )
+    reason = refused(tmp_path, clips.av1("webm"), limits=MediaLimits(max_normalise_pixels=1000))
     assert (reason["status"], reason["code"]) == (413, "media_needs_conversion")
     assert "ffmpeg" in reason["remedy"]
 

@@ -1,0 +1,15 @@
+"""What holds for every test."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def ordinary_scheduling() -> Iterator[None]:
+    """No library may turn the test process into a real-time one (SVT-AV1's encoder does, as root): what it starts
+    would inherit that, and spinning threads of real-time priority never let the machine go on."""
+    yield
+    if hasattr(os, "sched_getscheduler"):
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER, "the main thread is no longer scheduled as others are"
