@@ -93,7 +93,11 @@ def remove(root: Path, sha256: str) -> bool:
         return True
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
+        if not os.path.samestat(os.fstat(handle), path.stat()):
+            return False  # another process removed it and stored it again: that file is not the one locked here
+        path.unlink()
+    except FileNotFoundError:
+        return True
     except OSError:
         return False
     finally:

@@ -44,7 +44,11 @@ class MediaStore:
             raise ValueError("the bounds of the media store must be positive")
         self._root = root / "blobs"
         self.max_bytes, self._max_age_s, self._clock = max_bytes, max_age_s, clock
+        # Held also while a file gets or loses its name (microseconds): another thread in between would leave a file
+        # that nothing counts.
         self._lock = threading.Lock()
+        self._scans = threading.Lock()
+        self._changed: dict[str, int | None] | None = None
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._bytes = 0
         self._reserved = 0
@@ -60,14 +64,8 @@ class MediaStore:
 
     def open(self) -> None:
         """Make the directory and take in what it holds. Blocking; also called now and then (`sweep`)."""
-        try:
-            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            found = blobs.scan(self._root)
-        except OSError as error:
-            raise blobs.failure("read", error) from None
-        with self._lock:
-            self._sizes = OrderedDict((sha256, size) for _, sha256, size in found)
-            self._bytes = sum(self._sizes.values())
+        with self._scans:
+            found = self._scan()
         deadline = self._clock() - self._max_age_s
         for used, sha256, _ in found:
             if used >= deadline:
@@ -78,16 +76,28 @@ class MediaStore:
 
     sweep = open
 
+    def _scan(self) -> list[tuple[float, str, int]]:
+        with self._lock:
+            self._changed = {}
+        try:
+            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            found = blobs.scan(self._root)
+        except OSError as error:
+            self._changed = None
+            raise blobs.failure("read", error) from None
+        with self._lock:
+            changed, self._changed = self._changed, None
+            self._sizes = OrderedDict((sha256, size) for _, sha256, size in found)
+            self._bytes = sum(self._sizes.values())
+            for sha256, size in (changed or {}).items():  # what came and went while the directory was read
+                self._count(sha256, size)
+        return found
+
     def pin(self, sha256: str) -> Blob | None:
         """Take a content in use; None where there is none (or no more). Blocking, some microseconds."""
-        blob = blobs.pin(self._root, sha256)
         with self._lock:
-            if blob is None:
-                self._bytes -= self._sizes.pop(sha256, 0)
-            else:
-                self._bytes += blob.size - self._sizes.get(sha256, 0)
-                self._sizes[sha256] = blob.size
-                self._sizes.move_to_end(sha256)
+            blob = blobs.pin(self._root, sha256)
+            self._count(sha256, None if blob is None else blob.size)
         return blob
 
     def put(self, data: bytes, sha256: str | None = None) -> Blob:
@@ -167,22 +177,33 @@ class MediaStore:
             self._reserved -= reserved
 
     def _evict(self, sha256: str) -> bool:
-        if not blobs.remove(self._root, sha256):
-            with self._lock:
+        """True if it was counted and is gone."""
+        with self._lock:
+            if not blobs.remove(self._root, sha256):
                 if sha256 in self._sizes:
                     self._sizes.move_to_end(sha256)  # in use: not a candidate for a while
-            return False
-        with self._lock:
-            known = self._sizes.pop(sha256, None)
-            self._bytes -= known or 0
+                return False
+            known = sha256 in self._sizes
+            self._count(sha256, None)
             self.evicted += 1
-        return known is not None
+        return known
 
-    def _committed(self, sha256: str, size: int) -> None:
+    def _claim(self, part: Path, target: Path, size: int) -> bool:
+        """Give a written file its name; the room that was reserved for it is then counted under the name."""
         with self._lock:
-            self._bytes += size - self._sizes.get(sha256, 0)
+            claimed = _claim(part, target)
+            if claimed:
+                self._count(target.name, size)
+                self._reserved -= size
+        return claimed
+
+    def _count(self, sha256: str, size: int | None) -> None:
+        """What the directory now holds under a name; None: nothing. Under the lock."""
+        if self._changed is not None:
+            self._changed[sha256] = size
+        self._bytes += (size or 0) - self._sizes.pop(sha256, 0)
+        if size is not None:
             self._sizes[sha256] = size
-            self._sizes.move_to_end(sha256)
 
 
 class Writer:
@@ -234,9 +255,8 @@ class Writer:
             fcntl.flock(self._handle, fcntl.LOCK_SH)
             for _ in range(8):
                 # Never replaced: whoever uses the one that is there relies on its path.
-                if _claim(self._part, target):
-                    handle, self._handle = self._handle, -1
-                    self._store._committed(name, self.size)
+                if self._store._claim(self._part, target, self.size):
+                    handle, self._handle, self._reserved = self._handle, -1, 0
                     return Blob(handle, target, name, self.size)
                 blob = self._store.pin(name)
                 if blob is not None:
