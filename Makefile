@@ -34,8 +34,8 @@ test: lint ## everything: lint, types, unit tests, a real Ray cluster, a real S3
 check: lint unit ## lint, types and the fast tests only
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs hatch_build.py
+	$(BIN)/ruff format --check src tests benchmarks docs hatch_build.py
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev

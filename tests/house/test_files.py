@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "tests", "docs", "benchmarks", ".ci")
-TOP = ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "constraints.txt")
+TOP = ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "constraints.txt", "hatch_build.py")
 TEXT = {".py", ".md", ".toml", ".txt", ".json", ".yaml", ".yml", ".sh", ""}
 MAX_LINES = 350
 
