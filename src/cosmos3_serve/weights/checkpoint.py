@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cosmos3_serve.errors import CheckpointUnavailable, UsageError
+from cosmos3_serve.weights import assets
 from cosmos3_serve.weights.completeness import missing_payload
 from cosmos3_serve.weights.hub import fetch_snapshot
 from cosmos3_serve.weights.manifest import HashCache, payload_digest, read_payload
@@ -19,8 +20,8 @@ from cosmos3_serve.weights.tiny import ensure_tiny
 Weights = Literal["random", "pretrained", "unknown"]
 
 TINY = "tiny"
-NANO = "nvidia/Cosmos3-Nano"
-PINNED = {NANO: "411f42a8fdfb8c5b2583cb8786e0938f49796eaa"}  # source: rulings, generator 16
+NANO = assets.NANO.repo
+PINNED = {NANO: assets.NANO.revision}
 ALIASES = {"Cosmos3-Nano": NANO}
 
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
