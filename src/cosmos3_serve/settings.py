@@ -122,6 +122,10 @@ class GeneratorSettings(Settings):
         env="NPA_COSMOS3_RAY_ALLOWED_S3_ROOTS",
     )  # fmt: skip
     # ours
+    defaults_file: Path | None = option(
+        None, "JSON {mode: {field: value}} in place of the framework's defaults; announced to clients.",
+        env="COSMOS3_DEFAULTS_FILE",
+    )  # fmt: skip
     engine: Engine | None = option(
         None, "Inference engine; default: framework where its interpreter is found.", env="COSMOS3_ENGINE"
     )
@@ -152,12 +156,16 @@ class GeneratorSettings(Settings):
         None, "Where generated and fetched files are cached; default: the user's cache folder.", env="COSMOS3_CACHE_DIR"
     )
     device: Literal["auto", "cpu", "cuda"] = option("auto", "Device of the diffusers engine.", env="COSMOS3_DEVICE")
+    force_unsupported_gpu: bool = option(
+        False, "Start on a GPU that is no target of this service; recorded as forced.",
+        env="COSMOS3_FORCE_UNSUPPORTED_GPU",
+    )  # fmt: skip
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "Log level.", env="COSMOS3_LOG_LEVEL")
 
-    @field_validator("guardrails", mode="before")
+    @field_validator("guardrails", "force_unsupported_gpu", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        """The baseline's word list, so that a typo never silently turns guardrails off."""
+        """The baseline's word list, so that a typo never silently turns guardrails off or a refusal away."""
         if isinstance(value, str):
             word = value.strip().lower()
             if word in TRUE_WORDS or word in FALSE_WORDS:

@@ -205,3 +205,32 @@ def test_a_service_that_says_no(
     assert server.batches == []
     assert not (tmp_path / "out").exists()
     assert bool(Journals(own_state).all()) is kept  # nothing was accepted: nothing to remember
+
+
+# ---- custom defaults -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("announced", [True, {"text2image": {"num_frames": 5}}])
+@pytest.mark.parametrize("left_out", [("model_mode",), ("num_frames",), ("model_mode", "num_frames")])
+def test_custom_defaults_need_mode_and_frames_in_every_sample(
+    announced: Any, left_out: tuple[str, ...], tmp_path: Path, server: BaselineServer
+) -> None:
+    server.faults.announced = {"custom_defaults": announced}
+    bare = {name: value for name, value in (SAMPLES[0] | {"num_frames": 1}).items() if name not in left_out}
+    samples = [{**SAMPLES[0], "name": "whole", "num_frames": 1}, bare]
+    with pytest.raises(ValidationFailed) as refused:
+        submit_batch(input_path=batch(tmp_path, samples), output_path=str(tmp_path / "out"), endpoint=server.endpoint)
+    assert refused.value.stable_code == "explicit_fields_required" and refused.value.exit_code == ExitCode.INPUT
+    assert [error.field for error in refused.value.errors] == [f"samples[1].{name}" for name in left_out]
+    assert server.batches == [] and not (tmp_path / "out").exists(), "nothing was sent, nothing was published"
+
+
+def test_explicit_samples_pass_and_without_the_announcement_nothing_is_asked(
+    tmp_path: Path, server: BaselineServer
+) -> None:
+    server.faults.announced = {"custom_defaults": True}
+    explicit = sample(num_frames=1)
+    done = submit_batch(input_path=batch(tmp_path, explicit), output_path=str(tmp_path / "a"), endpoint=server.endpoint)
+    server.faults.announced = {"custom_defaults": False}
+    also = submit_batch(input_path=batch(tmp_path), output_path=str(tmp_path / "b"), endpoint=server.endpoint)
+    assert done["status"] == also["status"] == "completed"

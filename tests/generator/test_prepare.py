@@ -66,6 +66,16 @@ def test_refusals(
     assert refused.value.remedy or code is None
 
 
+def test_a_gpu_that_is_no_target_is_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = [{"name": "NVIDIA A100", "compute_capability": "8.0", "driver": "1"}]
+    monkeypatch.setattr(module, "accelerators", lambda: old)
+    with pytest.raises(Cosmos3Error) as refused:
+        prepare(settings(tmp_path))
+    assert (refused.value.stable_code, refused.value.exit_code) == ("unsupported_gpu", 3)
+    prepare(settings(tmp_path, device="cpu"))
+    prepare(settings(tmp_path, force_unsupported_gpu=True))
+
+
 def test_the_framework_refusal_names_both_ways_out(tmp_path: Path) -> None:
     with pytest.raises(Cosmos3Error) as refused:
         prepare(settings(tmp_path, engine="framework"))

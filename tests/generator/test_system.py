@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from cosmos3_serve.generator import system
-from cosmos3_serve.generator.system import SystemInfo, accelerators, target
+from cosmos3_serve.generator.engines.job import EngineInfo
+from cosmos3_serve.generator.system import SystemInfo, accelerators
 
 
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -35,10 +36,27 @@ def test_no_tool_means_no_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert accelerators() == []
 
 
-def test_targets_are_qualified_one_by_one() -> None:
-    assert target(["10.0"])["supported"] and target(["12.0", "12.0"])["supported"]
-    assert not target([])["supported"]
-    assert target(["9.0"]) == {"supported": False, "reason": "compute capability 9.0 is not qualified"}
+def engine_on(*capabilities: str) -> EngineInfo:
+    return EngineInfo(
+        engine="diffusers", revision="r", backend="b", checkpoint="c", checkpoint_revision="1", checkpoint_digest="d",
+        weights="random", device="x", dtype="bfloat16", supported_modes=(), capabilities=capabilities,
+    )  # fmt: skip
+
+
+async def test_the_target_is_the_engines_device_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = [{"name": "x", "compute_capability": "8.0", "driver": "1"}]
+    monkeypatch.setattr(system, "accelerators", lambda: devices)
+    known: list[EngineInfo | None] = [None]
+    info = SystemInfo({}, lambda: known[0], dict, forced=True)
+    first = (await info())["target"]
+    assert (first["target"], first["status"], first["forced"]) == ("sm_80", "unsupported", True)
+    known[0] = engine_on("9.0")
+    second = (await info())["target"]
+    assert (second["target"], second["status"], second["forced"]) == ("sm_90", "unproven", False)
+    known[0] = engine_on()
+    assert (await info())["target"]["status"] == "cpu"
+    told = SystemInfo({}, lambda: None, dict, on_cpu=True)
+    assert (await told())["target"]["target"] == "cpu"
 
 
 async def test_it_asks_seldom_and_survives_a_ray_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

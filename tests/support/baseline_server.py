@@ -35,6 +35,7 @@ class Faults:
     """What goes wrong. Counters count down; 0 means never (any more)."""
 
     ready: bool = True
+    announced: dict[str, Any] = field(default_factory=dict)  # more fields of /ready, over the contract's own
     edit_response: Callable[[dict[str, Any]], None] | None = None
     raw_response: bytes | None = None
     post_statuses: list[int] = field(default_factory=list)  # answered first, one a POST, before anything is accepted
@@ -160,6 +161,7 @@ class BaselineServer:
             "framework_revision": self.revision,
             "server_source_revision": SOURCE_REVISION,
             "weights_baked": False,
+            **self.faults.announced,
         }
 
 

@@ -54,7 +54,7 @@ def _ready_in_words(ready: Mapping[str, Any]) -> None:
     guardrails = "on" if ready["guardrails"] else "off"
     output.console().print(
         f"ready at {ready['endpoint']}: {ready['model']}, engine {ready['framework_revision']},"
-        f" weights {ready['weights']}, guardrails {guardrails}",
+        f" weights {ready['weights']}, guardrails {guardrails}, target {ready['target']} ({ready['target_status']})",
         markup=False,
     )
 

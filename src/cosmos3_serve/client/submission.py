@@ -25,6 +25,7 @@ from cosmos3_serve.client.progress import Progress
 from cosmos3_serve.client.publish import Found, Publication
 from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.batch import BatchRequest
+from cosmos3_serve.contract.custom_defaults import require_explicit
 from cosmos3_serve.contract.ledger_view import BatchState
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import Conflict, Cosmos3Error, Cosmos3RayServeError, Refusal
@@ -96,7 +97,7 @@ class Submission:
                     code="publication_exists",
                 )
             async with self.service(endpoint, token) as service:
-                await self.check_ready(service, order.expected_revision)
+                await self.check_ready(service, request, order.expected_revision)
                 ledger, _ = await follow.probe(service, request.request_id)
                 run = Run(
                     run_id=order.run_id,
@@ -127,12 +128,13 @@ class Submission:
             endpoint, token, self.deadline, connections=self.order.concurrency + 2, on_retry=self.progress.notice
         )
 
-    async def check_ready(self, service: Service, expected_revision: str) -> None:
+    async def check_ready(self, service: Service, request: BatchRequest, expected_revision: str) -> None:
         """Ask before posting: nothing is generated for a service that cannot, or whose answer would be refused.
 
         Raises:
             NotReady: with the reasons.
             Refusal: code `revision_mismatch`.
+            ValidationFailed: code `explicit_fields_required`: the service has defaults that the client cannot know.
             Cosmos3Error: any other answer, typed.
         """
         answer = await service.call("GET", "/ready", retry=ASK_ONCE)
@@ -140,13 +142,16 @@ class Submission:
             raise problem.not_ready(answer.body)
         if not answer.ok:
             raise answer.failure()
-        revision = problem.parse(answer.body).get("framework_revision")
+        ready = problem.parse(answer.body)
+        revision = ready.get("framework_revision")
         if isinstance(revision, str) and revision != expected_revision:
             raise Refusal(
                 f"the service runs framework revision {problem.printable(revision)!r}, expected {expected_revision!r}",
                 remedy="a revision is accepted once its contract was reviewed; then pass it as --expected-revision",
                 code="revision_mismatch",
             )
+        if ready.get("custom_defaults"):
+            require_explicit(request.samples)
 
     async def carry(
         self, service: Service, journal: Journal, request: BatchRequest, publication: Publication

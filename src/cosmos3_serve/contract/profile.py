@@ -6,7 +6,7 @@ Sources: framework sections 1, 4, 5.3 and 5.6; generator spec, Diffusers engine;
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -37,6 +37,7 @@ class EngineProfile(BaseModel):
         transfer: `full` computes edge and blur from `vision_path`, `control_path` needs the control media given.
         strict_inputs: refuse an input that the mode would not read; the framework is left to its own rules.
         wave_cap_s: seconds that one wave may take at most, None without a cap.
+        custom_defaults: the operator's, mode to field to value; they stand in place of the framework's.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -61,6 +62,7 @@ class EngineProfile(BaseModel):
     sound: bool = True
     strict_inputs: bool = False
     wave_cap_s: float | None = None
+    custom_defaults: dict[ModelMode, dict[str, Any]] = {}
 
 
 _ALWAYS_REFUSED: Final = frozenset({"output_dir", "defaults_file", "tensors_file", "pickle_file"})

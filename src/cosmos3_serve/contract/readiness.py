@@ -21,7 +21,8 @@ class ReadyReport(BaseModel):
     """Baseline fields first; `status` is `ready` exactly when there are checks and all hold.
 
     `guardrails` is the configured flag, as in the baseline; `guardrails_effective` says whether the checkers are
-    loaded.
+    loaded. `target` and `target_status` name the hardware and what may be claimed of it (see `contract.targets`), empty
+    until the engine has answered; the framework revision alone binds defaults only where `custom_defaults` is false.
     """
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
@@ -44,6 +45,11 @@ class ReadyReport(BaseModel):
     guardrails_effective: bool = False
     max_num_seqs: int | None = None
     queue_depth: int | None = None
+    target: str = ""
+    target_status: str = ""
+    target_forced: bool = False
+    custom_defaults: bool = False
+    defaults_sha256: str | None = None
     checks: list[Check] = Field(default_factory=list)
 
     @computed_field  # type: ignore[prop-decorator]

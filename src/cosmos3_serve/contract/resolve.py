@@ -114,6 +114,8 @@ def _build(overrides: SampleOverrides, mode: ModelMode, profile: EngineProfile, 
     values |= COMMON | _mode_values(mode, profile)
     if mode is ModelMode.REASONER:
         values |= REASONER
+    custom = profile.custom_defaults.get(mode, {})
+    values |= {field: value for field, value in custom.items() if field != "num_frames"}
     if hints:
         values |= TRANSFER
         if profile.default_max_frames is not None:
@@ -164,7 +166,7 @@ def _frames(overrides: SampleOverrides, mode: ModelMode, profile: EngineProfile)
     """Frame count before hints: given or default, rounded up to 4k + 1 except for the reasoner."""
     if mode is ModelMode.REASONER:
         return overrides.num_frames or 1
-    frames = overrides.num_frames
+    frames: int | None = overrides.num_frames or profile.custom_defaults.get(mode, {}).get("num_frames")
     if frames is None and mode in IMAGE_MODES:
         frames = 1
     if frames is None and mode in ACTION_MODES and profile.strict_inputs:

@@ -24,6 +24,7 @@ from cosmos3_serve.generator.app import build_app
 from cosmos3_serve.generator.canary import Canary
 from cosmos3_serve.generator.checks import ServiceChecks
 from cosmos3_serve.generator.coordinator import Coordinator
+from cosmos3_serve.generator.defaults_file import read_defaults
 from cosmos3_serve.generator.engine_port import RayEngine, serve_status
 from cosmos3_serve.generator.front import Front
 from cosmos3_serve.generator.ledger import Ledger
@@ -63,7 +64,7 @@ class IngressReplica:
         logs.configure(settings.log_level)
         self._settings = settings
         self._metrics = metrics = GeneratorMetrics()
-        profile = profile_of(checkpoint)
+        profile = await asyncio.to_thread(profile_of, settings, checkpoint)
         self._engine = RayEngine(model, app=APP_NAME, deployment=settings.model, on_replaced=self._replaced)
         self._canary = Canary(self._engine, profile, settings.output_path)
         self._front = Front(
@@ -83,6 +84,9 @@ class IngressReplica:
                 },
                 lambda: self._front.engine,
                 ray.cluster_resources,
+                engine_name=profile.engine,
+                on_cpu=settings.device == "cpu",
+                forced=settings.force_unsupported_gpu,
             ),
             max_ongoing=max_ongoing(settings),
         )
@@ -177,8 +181,9 @@ class IngressReplica:
             raise RuntimeError("the HTTP server has ended")
 
 
-def profile_of(checkpoint: Checkpoint) -> EngineProfile:
-    return diffusers_profile(version("diffusers"), tiny=checkpoint.id == TINY)
+def profile_of(settings: GeneratorSettings, checkpoint: Checkpoint) -> EngineProfile:
+    profile = diffusers_profile(version("diffusers"), tiny=checkpoint.id == TINY)
+    return profile.model_copy(update={"custom_defaults": read_defaults(settings.defaults_file)})
 
 
 def ingress_deployment(

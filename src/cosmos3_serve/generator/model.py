@@ -10,6 +10,7 @@ from typing import Any
 from ray import serve
 
 from cosmos3_serve.generator.engines.job import EngineJob
+from cosmos3_serve.generator.hardware import admit_target
 from cosmos3_serve.generator.worker import Call, EngineWorker
 from cosmos3_serve.service import logs
 from cosmos3_serve.settings import GeneratorSettings
@@ -34,7 +35,9 @@ class ModelReplica:
     def __init__(self, settings: GeneratorSettings, checkpoint: Checkpoint) -> None:
         logs.configure(settings.log_level)
         from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
+        from cosmos3_serve.generator.engines.diffusers.loader import capabilities, pick_device
 
+        admit_target(settings, capabilities(pick_device(settings.device)))
         self._root = Path(settings.output_path)
         self._engine = DiffusersEngine(
             checkpoint,

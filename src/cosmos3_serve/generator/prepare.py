@@ -8,7 +8,10 @@ from pathlib import Path
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.generator.batch_files import PRIVATE
+from cosmos3_serve.generator.defaults_file import read_defaults
 from cosmos3_serve.generator.engines.guard import make_guard
+from cosmos3_serve.generator.hardware import admit_machine
+from cosmos3_serve.generator.system import accelerators
 from cosmos3_serve.service.revision import source_revision
 from cosmos3_serve.service.tokens import TokenBook
 from cosmos3_serve.settings import GeneratorSettings
@@ -37,9 +40,12 @@ def prepare(settings: GeneratorSettings) -> tuple[GeneratorSettings, Checkpoint,
     revision = source_revision()
     AllowedRoots.parse(settings.allowed_s3_roots)
     make_guard(settings.guardrails)
+    admit_machine(settings, [device["compute_capability"] for device in accelerators()])
     root = _writable(settings.output_path)
     cache = (settings.cache_dir or default_cache()).expanduser().absolute()
-    settings = settings.model_copy(update={"output_path": root, "cache_dir": cache})
+    defaults = settings.defaults_file and settings.defaults_file.expanduser().absolute()
+    read_defaults(defaults)
+    settings = settings.model_copy(update={"output_path": root, "cache_dir": cache, "defaults_file": defaults})
     return settings, resolve_checkpoint(settings.checkpoint, cache), revision
 
 

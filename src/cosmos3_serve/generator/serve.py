@@ -165,7 +165,10 @@ def _status(ingress: Any, overview: Mapping[str, Any]) -> dict[str, Any] | None:
 def _described(status: Mapping[str, Any], settings: GeneratorSettings, local: bool) -> dict[str, Any]:
     report = status["report"]
     address = "127.0.0.1" if local else status["address"]
-    wanted = ("model", "engine", "backend", "framework_revision", "server_source_revision", "checkpoint", "weights")
+    wanted = (
+        *("model", "engine", "backend", "framework_revision", "server_source_revision", "checkpoint", "weights"),
+        *("target", "target_status", "target_forced"),
+    )
     return {
         "status": "ready",
         "endpoint": endpoint_url(settings.host, status["port"], address=address),

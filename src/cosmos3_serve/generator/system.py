@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from cosmos3_serve.contract.targets import judge_targets
 from cosmos3_serve.generator.engines.job import EngineInfo
 
 NVIDIA_SMI_TIMEOUT_S = 10.0
 TTL_S = 30.0
-
-# Compute capability of the targets that are qualified, one by one (source: wire baseline 9).
-SUPPORTED = {"10.0": "B200 (sm_100)", "12.0": "RTX PRO 6000 (sm_120)"}
 
 
 class SystemInfo:
@@ -26,6 +24,9 @@ class SystemInfo:
         fixed: what never changes while the service runs.
         engine: what the engine said of itself, None until it answered.
         resources: Ray's view of the cluster, blocking.
+        engine_name: the engine that the target is judged for.
+        on_cpu: the engine was told to leave the devices alone.
+        forced: `--force-unsupported-gpu` was given.
     """
 
     def __init__(
@@ -33,8 +34,13 @@ class SystemInfo:
         fixed: Mapping[str, Any],
         engine: Callable[[], EngineInfo | None],
         resources: Callable[[], Mapping[str, float]],
+        *,
+        engine_name: str = "diffusers",
+        on_cpu: bool = False,
+        forced: bool = False,
     ) -> None:
         self._fixed = fixed
+        self._judge = (engine_name, on_cpu, forced)
         self._engine = engine
         self._resources = resources
         self._lock = asyncio.Lock()
@@ -45,7 +51,15 @@ class SystemInfo:
             if self._known is None or time.monotonic() - self._known[0] > TTL_S:
                 self._known = (time.monotonic(), await self._ask())
         engine = self._engine()
-        return {**self._fixed, **self._known[1], "engine": engine.model_dump(mode="json") if engine else None}
+        known = self._known[1]
+        target = self._target([a["compute_capability"] for a in known["accelerators"]], engine)
+        return {**self._fixed, **known, "target": target, "engine": engine.model_dump(mode="json") if engine else None}
+
+    def _target(self, machine: list[str], engine: EngineInfo | None) -> dict[str, Any]:
+        """By the devices that the engine uses, once it has said so; until then by those of this machine."""
+        name, on_cpu, forced = self._judge
+        used = list(engine.capabilities) if engine else [] if on_cpu else machine
+        return judge_targets(name, used, forced=forced).as_dict()
 
     async def _ask(self) -> dict[str, Any]:
         found, resources = await asyncio.gather(asyncio.to_thread(accelerators), _in_thread(self._resources))
@@ -53,7 +67,6 @@ class SystemInfo:
             "accelerators": [{k: a[k] for k in ("name", "compute_capability")} for a in found],
             "ray_cluster_resources": resources,
             "driver": found[0]["driver"] if found else None,
-            "target": target([a["compute_capability"] for a in found]),
             "versions": {name: _version(name) for name in ("ray", "torch", "diffusers", "transformers")},
         }
 
@@ -69,16 +82,6 @@ def accelerators() -> list[dict[str, str]]:
         return []
     rows = [[cell.strip() for cell in line.rsplit(",", 2)] for line in done.stdout.splitlines() if line.strip()]
     return [{"name": r[0], "compute_capability": r[1], "driver": r[2]} for r in rows if len(r) == 3]
-
-
-def target(capabilities: list[str]) -> dict[str, Any]:
-    """Whether this machine is one that the service is qualified on."""
-    if not capabilities:
-        return {"supported": False, "reason": "no accelerator: good for tests and trials"}
-    unknown = sorted(set(capabilities) - set(SUPPORTED))
-    if unknown:
-        return {"supported": False, "reason": f"compute capability {', '.join(unknown)} is not qualified"}
-    return {"supported": True, "reason": ", ".join(sorted({SUPPORTED[c] for c in capabilities}))}
 
 
 async def _in_thread(ask: Callable[[], Mapping[str, float]]) -> dict[str, float]:

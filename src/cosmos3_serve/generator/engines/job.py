@@ -108,6 +108,7 @@ class EngineInfo(_Record):
     """What an engine is and what it runs on; goes into responses, provenance and `/ready`.
 
     `max_num_seqs` is the batch size in effect, not only the one asked for. `guardrails` is the effective state.
+    `capabilities` are the compute capabilities (`9.0`) of the devices that it really uses; empty on a CPU.
     """
 
     engine: str
@@ -121,4 +122,5 @@ class EngineInfo(_Record):
     dtype: str
     supported_modes: tuple[str, ...]
     max_num_seqs: int = 1
+    capabilities: tuple[str, ...] = ()
     guardrails: dict[str, Any] = Field(default_factory=dict)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from cosmos3_serve.contract.custom_defaults import defaults_sha256
 from cosmos3_serve.contract.readiness import Check, ReadyReport
+from cosmos3_serve.contract.targets import judge_targets
 from cosmos3_serve.errors import NotReady
 from cosmos3_serve.generator.front import Front, guardrails_effective
 from cosmos3_serve.service.metrics import CONTENT_TYPE
@@ -52,6 +56,14 @@ def info_routes(front: Front) -> list[Route]:
     ]
 
 
+def _target(front: Front) -> dict[str, Any]:
+    if front.engine is None:
+        return {}
+    forced = front.settings.force_unsupported_gpu
+    verdict = judge_targets(front.profile.engine, front.engine.capabilities, forced=forced)
+    return {"target": verdict.target, "target_status": verdict.status.value, "target_forced": verdict.forced}
+
+
 async def ready_report(front: Front) -> ReadyReport:
     """Every check with its reason, and what is known of the engine so far."""
     settings, profile, engine = front.settings, front.profile, front.engine
@@ -74,5 +86,8 @@ async def ready_report(front: Front) -> ReadyReport:
         guardrails_effective=guardrails_effective(engine),
         max_num_seqs=engine.max_num_seqs if engine else None,
         queue_depth=front.desk.stats().depth if front.desk else None,
+        custom_defaults=bool(profile.custom_defaults),
+        defaults_sha256=defaults_sha256(profile.custom_defaults),
+        **_target(front),
         checks=checks,
     )

@@ -15,6 +15,7 @@ from cosmos3_serve.generator.engines.diffusers.codec import Codec
 from cosmos3_serve.generator.engines.diffusers.condition import Conditioner
 from cosmos3_serve.generator.engines.diffusers.loader import (
     DeviceChoice,
+    capabilities,
     diffusers_version,
     load_components,
     pick_device,
@@ -97,6 +98,7 @@ class DiffusersEngine:
             dtype=str(parts.dtype).removeprefix("torch."),
             supported_modes=tuple(str(mode) for mode in SUPPORTED_MODES),
             max_num_seqs=self._max_num_seqs,
+            capabilities=capabilities(parts.device),
             guardrails=guard_record(self._guard),
         )
 

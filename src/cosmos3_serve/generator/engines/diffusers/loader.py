@@ -59,6 +59,14 @@ def pick_device(choice: DeviceChoice) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if choice == "cuda" else torch.device("cpu")
 
 
+def capabilities(device: torch.device) -> tuple[str, ...]:
+    """Compute capability of a CUDA device, such as `9.0`; empty for the CPU."""
+    if device.type != "cuda":
+        return ()
+    major, minor = torch.cuda.get_device_capability(device)
+    return (f"{major}.{minor}",)
+
+
 def load_components(path: Path, device: torch.device, dtype: torch.dtype | None = None) -> Components:
     """Load in `dtype`, by default float32 on a CPU and bfloat16 on CUDA. Never reaches for the network.
 
