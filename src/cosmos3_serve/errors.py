@@ -220,7 +220,7 @@ class GuardrailsUnavailable(StartRefused):
 
 
 class CheckpointUnavailable(StartRefused):
-    """Codes: checkpoint_access_denied, checkpoint_not_found, checkpoint_offline, checkpoint_incomplete."""
+    """Codes: checkpoint_access_denied, _not_found, _offline, _incomplete, _altered, _unverified, _manifest."""
 
     code, title = "checkpoint_unavailable", "Checkpoint unavailable"
 

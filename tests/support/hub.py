@@ -70,8 +70,11 @@ def stub_hub(repos: dict[str, Repo] | None = None) -> Iterator[StubHub]:
         def log_message(self, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128  # the client opens many connections at once
+
+    server = Server(("127.0.0.1", 0), Handler)
     hub.endpoint = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -174,7 +177,8 @@ def _resolve(request: BaseHTTPRequestHandler, hub: StubHub, name: str, revision:
         sha256 = hashlib.sha256(data).hexdigest()
         headers |= {
             "X-Linked-ETag": f'"{sha256}"', "X-Linked-Size": str(len(data)),
-            "Location": f"{hub.endpoint}/stub-bytes/{name}/{path}",
+            # Another host, as the Hub's: no token is sent there, and a client asks it for bytes only.
+            "Location": f"{hub.endpoint.replace('127.0.0.1', 'localhost')}/stub-bytes/{name}/{path}",
         }  # fmt: skip
         return _send(request, 302, b"", headers, body=body)
     return _bytes(request, repo.lies.get(path, data), headers | {"ETag": f'"{git_sha1(data)}"'}, body=body)

@@ -4,15 +4,20 @@ import json
 import os
 import shutil
 import struct
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from support.hub import GOOD_TOKEN, OTHER_TOKEN, Repo, StubHub, stub_hub
 from support.tiny import tiny_checkpoint
 
 from cosmos3_serve.errors import CheckpointUnavailable, UsageError
 from cosmos3_serve.weights import checkpoint as module
 from cosmos3_serve.weights import manifest
 from cosmos3_serve.weights.checkpoint import NANO, PINNED, resolve_checkpoint
+from cosmos3_serve.weights.manifest import payload_paths
 
 
 @pytest.fixture
@@ -134,83 +139,186 @@ def test_nonsense_is_a_usage_error(text, tmp_path):
     assert "tiny" in caught.value.remedy
 
 
+def repo_of(path: Path, revision: str) -> Repo:
+    """The tiny checkpoint as a repository of the stub Hub, without the file that says its weights are random."""
+    files = {p.relative_to(path).as_posix(): p.read_bytes() for p in payload_paths(path)}
+    del files["WEIGHTS.json"]
+    return Repo(revision, {**files, "README.md": b"a card", "pickled.bin": b"never fetched"})
+
+
 @pytest.fixture
-def hub(monkeypatch, copy):
-    """huggingface_hub with a snapshot that lies on disk; records what was asked of it."""
-    asked: list[tuple[str, str | None, bool]] = []
-    commit = PINNED[NANO]
-    snapshot = copy.parent / commit
-    copy.rename(snapshot)
-    (snapshot / "WEIGHTS.json").unlink()
+def hub(tmp_path) -> Iterator[StubHub]:
+    tiny = tiny_checkpoint().path
+    with stub_hub({NANO: repo_of(tiny, PINNED[NANO]), "me/mine": repo_of(tiny, "c" * 40)}) as stub:
+        yield stub
 
-    def download(repo, *, revision, allow_patterns, local_files_only):
-        assert "*.bin" not in allow_patterns and "*.safetensors" in allow_patterns
-        asked.append((repo, revision, local_files_only))
-        return str(snapshot)
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    return asked
+@pytest.fixture
+def surroundings(hub, tmp_path) -> dict[str, str]:
+    return {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": GOOD_TOKEN}
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    """The real client waits half a minute between its attempts to reach a Hub that is not there."""
+    monkeypatch.setattr("huggingface_hub.utils._http.time", SimpleNamespace(sleep=lambda seconds: None, time=time.time))
 
 
 @pytest.mark.parametrize("text", ["Cosmos3-Nano", "nvidia/Cosmos3-Nano"])
-def test_nano_is_fetched_at_its_pin(hub, tmp_path, text):
-    checkpoint = resolve_checkpoint(text, tmp_path / "cache", environ={})
-    assert hub == [(NANO, PINNED[NANO], False)]
+def test_nano_is_fetched_at_its_pin(hub, surroundings, tmp_path, text):
+    checkpoint = resolve_checkpoint(text, tmp_path / "cache", environ=surroundings)
     assert (checkpoint.id, checkpoint.revision, checkpoint.weights) == (NANO, PINNED[NANO], "pretrained")
+    assert all(f"/{PINNED[NANO]}" in path or path.startswith("/stub-bytes/") for _, path, _ in hub.asked)
+    assert not any("pickled.bin" in path or "README.md" in path for path in hub.downloads())
+    assert checkpoint.path.is_relative_to(tmp_path / "hf" / "hub")
 
 
-def test_other_repositories_are_of_unknown_weights(hub, tmp_path):
-    checkpoint = resolve_checkpoint("me/mine@v2", tmp_path / "cache", environ={"HF_HUB_OFFLINE": "1"})
-    assert hub == [("me/mine", "v2", True)]
+def test_other_repositories_are_of_unknown_weights(hub, surroundings, tmp_path):
+    checkpoint = resolve_checkpoint("me/mine", tmp_path / "cache", environ=surroundings)
     assert checkpoint.weights == "unknown"
-    assert checkpoint.revision == PINNED[NANO]  # the commit of the snapshot, not the name that was asked for
+    assert checkpoint.revision == "c" * 40  # the commit of the snapshot, not the name that was asked for
 
 
-def response(status: int):
-    import httpx
+def test_offline_after_one_verified_fetch_asks_nobody(hub, surroundings, tmp_path):
+    first = resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings)
+    asked = len(hub.asked)
+    offline = {**surroundings, "HF_HUB_OFFLINE": "1"}
+    assert resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=offline) == first
+    assert len(hub.asked) == asked
 
-    return httpx.Response(status, request=httpx.Request("GET", "https://hub.example/x"))
+
+def test_an_unreachable_hub_is_no_obstacle_after_one_verified_fetch(hub, surroundings, tmp_path, impatient):
+    first = resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings)
+    away = {**surroundings, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    assert resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=away) == first
 
 
-def hub_error(name: str, status: int):
-    from huggingface_hub import errors
+@pytest.mark.parametrize("offline", ["0", "1"])
+@pytest.mark.parametrize("name", ["transformer/diffusion_pytorch_model.safetensors", "config.json"])
+def test_a_changed_byte_is_refused(hub, surroundings, tmp_path, name, offline):
+    """Same name, same size, same modification time: only the bytes tell. One file is large, one in git."""
+    path = resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings).path
+    file = (path / name).resolve()
+    stat, data = file.stat(), bytearray(file.read_bytes())
+    data[-2] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(CheckpointUnavailable, match=name) as caught:
+        resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ={**surroundings, "HF_HUB_OFFLINE": offline})
+    assert caught.value.stable_code == "checkpoint_altered"
+    assert "start again" in caught.value.remedy
 
-    kind = getattr(errors, name)
-    try:
-        return kind("no", response=response(status))
-    except TypeError:
-        return kind("no")
+
+def test_bytes_that_differ_on_their_way_are_refused(hub, surroundings, tmp_path):
+    file = "transformer/diffusion_pytorch_model.safetensors"
+    data = bytearray(hub.repos[NANO].files[file])
+    data[-1] ^= 1
+    hub.repos[NANO].lies[file] = bytes(data)
+    with pytest.raises(CheckpointUnavailable, match=file) as caught:
+        resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings)
+    assert caught.value.stable_code == "checkpoint_altered"
+
+
+def lose_a_file(snapshot: Path) -> None:
+    (snapshot / "config.json").unlink()
+
+
+def lose_all(snapshot: Path) -> None:
+    shutil.rmtree(snapshot)
+    snapshot.mkdir()
+
+
+def add_a_file(snapshot: Path) -> None:
+    (snapshot / "transformer" / "extra.json").write_text("{}")
+
+
+def link_elsewhere(snapshot: Path) -> None:
+    elsewhere = snapshot.parents[4] / "elsewhere.json"
+    elsewhere.write_bytes((snapshot / "config.json").read_bytes())
+    (snapshot / "config.json").unlink()
+    (snapshot / "config.json").symlink_to(elsewhere)
+
+
+def break_manifest(snapshot: Path) -> None:
+    (manifest,) = (snapshot.parents[3] / "cosmos3-payload").rglob("*.json")
+    manifest.write_text(manifest.read_text().replace('"size": ', '"size": 1'))
+
+
+def lose_manifest(snapshot: Path) -> None:
+    shutil.rmtree(snapshot.parents[3] / "cosmos3-payload")
 
 
 @pytest.mark.parametrize(
-    "name, status, code",
+    "damage, code",
     [
-        ("GatedRepoError", 403, "checkpoint_access_denied"),
-        ("RepositoryNotFoundError", 404, "checkpoint_not_found"),
-        ("RevisionNotFoundError", 404, "checkpoint_not_found"),
-        ("LocalEntryNotFoundError", 0, "checkpoint_offline"),
-        ("OfflineModeIsEnabled", 0, "checkpoint_offline"),
-        ("HfHubHTTPError", 401, "checkpoint_access_denied"),
-        ("HfHubHTTPError", 500, "checkpoint_unavailable"),
+        (lose_a_file, "checkpoint_incomplete"),
+        (lose_all, "checkpoint_incomplete"),
+        (add_a_file, "checkpoint_altered"),
+        (link_elsewhere, "checkpoint_altered"),
+        (break_manifest, "checkpoint_manifest"),
+        (lose_manifest, "checkpoint_unverified"),
+        (shutil.rmtree, "checkpoint_offline"),
     ],
 )
-def test_each_failure_of_the_hub_has_its_own_code(monkeypatch, tmp_path, name, status, code):
-    def download(*args, **kwargs):
-        raise hub_error(name, status)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+def test_each_damage_to_the_cache_has_its_own_code_offline(hub, surroundings, tmp_path, damage, code):
+    damage(resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings).path)
     with pytest.raises(CheckpointUnavailable) as caught:
-        resolve_checkpoint("Cosmos3-Nano", tmp_path, environ={})
+        resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ={**surroundings, "HF_HUB_OFFLINE": "1"})
+    assert caught.value.stable_code == code
+    assert caught.value.remedy and str(tmp_path) not in caught.value.detail + caught.value.remedy
+
+
+def test_large_files_are_hashed_once(hub, surroundings, tmp_path, monkeypatch):
+    hashed: list[str] = []
+    real = manifest.sha256_file
+    monkeypatch.setattr(manifest, "sha256_file", lambda path, on_bytes=None: hashed.append(path.name) or real(path))
+    resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings)
+    assert len(hashed) == len(set(hashed)) > 10
+    once = len(hashed)
+    resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings)
+    assert len(hashed) == once
+
+
+def test_another_listing_than_the_first_is_refused(hub, surroundings, tmp_path):
+    resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings)
+    hub.repos[NANO].files["new.json"] = b"{}"  # a commit never changes: whoever answers this is not the same Hub
+    with pytest.raises(CheckpointUnavailable) as caught:
+        resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings)
+    assert caught.value.stable_code == "checkpoint_manifest"
+
+
+@pytest.mark.parametrize(
+    "text, status, gated, token, code",
+    [
+        ("me/gone", None, False, GOOD_TOKEN, "checkpoint_not_found"),
+        ("me/mine@" + "d" * 40, None, False, GOOD_TOKEN, "checkpoint_not_found"),
+        ("me/mine", None, True, OTHER_TOKEN, "checkpoint_access_denied"),
+        ("me/mine", None, False, "hf_revoked", "checkpoint_access_denied"),
+        ("me/mine", 400, False, GOOD_TOKEN, "checkpoint_unavailable"),
+    ],
+)
+def test_each_failure_of_the_hub_has_its_own_code(hub, surroundings, tmp_path, text, status, gated, token, code):
+    hub.status, hub.repos["me/mine"].gated = status, gated
+    with pytest.raises(CheckpointUnavailable) as caught:
+        resolve_checkpoint(text, tmp_path / "cache", environ={**surroundings, "HF_TOKEN": token})
     assert caught.value.stable_code == code
     assert caught.value.exit_code == 3
-    assert caught.value.remedy
+    assert caught.value.remedy and token not in caught.value.detail
 
 
-def test_offline_and_not_cached_without_any_request(monkeypatch, tmp_path):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "empty"))
-    with pytest.raises(CheckpointUnavailable, match="HF_HUB_OFFLINE is set") as caught:
-        resolve_checkpoint("Cosmos3-Nano", tmp_path, environ={"HF_HUB_OFFLINE": "1"})
+@pytest.mark.parametrize("offline, says", [("1", "HF_HUB_OFFLINE is set"), ("0", "the Hub cannot be reached")])
+def test_not_cached_and_no_hub(tmp_path, offline, says, impatient):
+    environ = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": offline, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    with pytest.raises(CheckpointUnavailable, match=says) as caught:
+        resolve_checkpoint("Cosmos3-Nano", tmp_path, environ=environ)
     assert caught.value.stable_code == "checkpoint_offline"
+
+
+def test_a_hub_cache_that_cannot_be_written(hub, surroundings, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CheckpointUnavailable, match="cannot be written") as caught:
+        resolve_checkpoint("me/mine", tmp_path / "cache", environ={**surroundings, "HF_HOME": str(tmp_path / "file")})
+    assert "NPA_MODEL_CACHE_DIR" in caught.value.remedy
 
 
 def test_local_directory_wins_over_a_hub_id(copy, tmp_path, monkeypatch):

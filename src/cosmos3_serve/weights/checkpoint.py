@@ -46,12 +46,14 @@ def resolve_checkpoint(text: str, cache_dir: Path, *, environ: Mapping[str, str]
     """Resolve `tiny`, a local directory, a Hub id (`org/name` or `org/name@revision`) or an alias (`Cosmos3-Nano`).
 
     A local directory wins over a Hub id of the same spelling. Hub files are fetched at a pinned revision where one is
-    known, into huggingface_hub's own cache (`HF_HOME`), and with `HF_HUB_OFFLINE` only read from there. Hashing a
-    30 GB checkpoint takes minutes; the result is remembered in `cache_dir` by size and modification time.
+    known, into huggingface_hub's own cache (`HF_HOME`), and with `HF_HUB_OFFLINE` only read from there; either way
+    every byte is checked against the hashes that the Hub declares. Hashing a 30 GB checkpoint takes minutes; the result
+    is remembered in `cache_dir` by size, times and inode.
 
     Raises:
         UsageError: the text is neither of these, or names a directory that does not exist.
-        CheckpointUnavailable: access denied, not found, offline and not cached, or files are missing or cut short.
+        CheckpointUnavailable: access denied, not found, offline and not cached, or files are missing, cut short or
+            not those that the Hub declares.
         StartRefused: the tiny checkpoint cannot be built.
     """
     environ = os.environ if environ is None else environ
@@ -75,8 +77,12 @@ def resolve_checkpoint(text: str, cache_dir: Path, *, environ: Mapping[str, str]
         )
     repo = match["repo"]
     revision = match["revision"] or PINNED.get(repo)
-    snapshot, commit = fetch_snapshot(repo, revision, environ=environ)
+    snapshot, commit = fetch_snapshot(repo, revision, environ=environ, hashes=_hashes(cache_dir))
     return _checkpoint(snapshot, repo, commit, cache_dir, pinned=PINNED.get(repo) == commit)
+
+
+def _hashes(cache_dir: Path) -> HashCache:
+    return HashCache(cache_dir / "checkpoint-hashes.json")
 
 
 def _checkpoint(path: Path, id: str, revision: str, cache_dir: Path, *, pinned: bool = False) -> Checkpoint:
@@ -88,7 +94,7 @@ def _checkpoint(path: Path, id: str, revision: str, cache_dir: Path, *, pinned: 
             code="checkpoint_incomplete",
             remedy="fetch or copy it again; nothing was loaded",
         )
-    hashes = HashCache(cache_dir / "checkpoint-hashes.json")
+    hashes = _hashes(cache_dir)
     digest = payload_digest(read_payload(path, hashes))
     hashes.save()
     weights: Weights = "unknown"

@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 CHUNK = 4 * 1024 * 1024
 _MAX_REMEMBERED = 4096
+
+OnBytes = Callable[[int], None]
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -30,12 +32,14 @@ def payload_paths(root: Path) -> Iterator[Path]:
                 yield Path(folder) / name
 
 
-def sha256_file(path: Path) -> str:
-    """Streaming SHA-256: a 30 GB checkpoint never lies in memory."""
+def sha256_file(path: Path, on_bytes: OnBytes | None = None) -> str:
+    """Streaming SHA-256: a 30 GB checkpoint never lies in memory. `on_bytes` is told how many were read each time."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK):
             digest.update(chunk)
+            if on_bytes is not None:
+                on_bytes(len(chunk))
     return digest.hexdigest()
 
 
@@ -48,7 +52,8 @@ def payload_digest(files: Iterable[PayloadFile]) -> str:
 
 
 class HashCache:
-    """Remembers file hashes by (path, size, mtime), since hashing a full checkpoint takes minutes.
+    """Remembers file hashes by (path, size, modification and change time, inode): hashing a full checkpoint takes
+    minutes. A tool that sets the modification time back cannot set back the change time.
 
     Args:
         path: the JSON file to remember in; a missing or broken one counts as empty, an unwritable one is not written.
@@ -60,22 +65,28 @@ class HashCache:
         self._dirty = False
         try:
             known = json.loads(path.read_text(encoding="utf-8"))
-            self._known = {k: v for k, v in known.items() if isinstance(v, list) and len(v) == 3}
+            self._known = {k: v for k, v in known.items() if isinstance(v, list) and len(v) == 5}
         except (OSError, ValueError, AttributeError):
             pass
 
-    def sha256(self, file: Path) -> tuple[int, str]:
-        """(size, SHA-256) of `file`."""
+    def known(self, file: Path) -> str | None:
+        """The SHA-256 of `file` if it is remembered and the file is the same still."""
         real = file.resolve()
-        stat = real.stat()
         entry = self._known.get(str(real))
-        if entry is not None and entry[0] == stat.st_size and entry[1] == stat.st_mtime_ns:
-            return stat.st_size, str(entry[2])
-        value = sha256_file(real)
-        self._known.pop(str(real), None)
-        self._known[str(real)] = [stat.st_size, stat.st_mtime_ns, value]
-        self._dirty = True
-        return stat.st_size, value
+        return str(entry[4]) if entry is not None and entry[:4] == _stamp(real) else None
+
+    def sha256(self, file: Path, on_bytes: OnBytes | None = None) -> tuple[int, str]:
+        """(size, SHA-256) of `file`. May be called from several threads for different files."""
+        real = file.resolve()
+        stamp = _stamp(real)
+        value = self.known(real)
+        if value is None:
+            value = sha256_file(real, on_bytes) if on_bytes else sha256_file(real)
+            if _stamp(real) == stamp:  # else it was written to meanwhile: nothing to remember
+                self._known.pop(str(real), None)
+                self._known[str(real)] = [*stamp, value]
+                self._dirty = True
+        return int(stamp[0]), value
 
     def save(self) -> None:
         if not self._dirty:
@@ -88,6 +99,11 @@ class HashCache:
             self._dirty = False
         except OSError:
             pass  # a cache that cannot be kept costs time, not correctness
+
+
+def _stamp(real: Path) -> list[int | str]:
+    stat = real.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
 def read_payload(root: Path, hashes: HashCache | None = None) -> list[PayloadFile]:
