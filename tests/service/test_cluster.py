@@ -155,6 +155,17 @@ def test_a_cluster_that_never_comes_up_is_a_typed_failure_and_leaves_nothing(fak
     assert own.directory is None
 
 
+def test_workers_of_a_joined_cluster_are_given_what_they_do_not_inherit(fake_ray: Callable[..., FakeRay]) -> None:
+    ray = fake_ray()
+    RayCluster("10.0.0.1:6379", environ={}, carry={"HF_HOME": "/c/hf"}).start()
+    assert ray.options[0]["runtime_env"] == {"env_vars": {"HF_HOME": "/c/hf"}}
+    ray.processes[0].kill()
+    own = RayCluster(environ={}, carry={"HF_HOME": "/c/hf"})
+    own.start()
+    assert "runtime_env" not in ray.options[1]
+    own.stop()
+
+
 def test_joining_is_tried_once(fake_ray: Callable[..., FakeRay]) -> None:
     ray = fake_ray(ConnectionError("nobody there"))
     with pytest.raises(StartRefused, match="cannot be joined"):

@@ -28,6 +28,7 @@ from cosmos3_serve.service.signals import Stop, StopSignals
 from cosmos3_serve.service.stages import Stages
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
+from cosmos3_serve.weights.model_cache import carried, settle_model_cache
 
 log = structlog.get_logger(__name__)
 
@@ -62,9 +63,10 @@ def run_generator(settings: GeneratorSettings, *, on_ready: OnReady | None = Non
 
 def _serve(settings: GeneratorSettings, stop: StopSignals, on_ready: OnReady | None) -> None:
     stages = Stages()
+    settle_model_cache()
     settings, checkpoint, revision = prepare(settings)
     stages.done("checks")
-    cluster = RayCluster(settings.ray_address)
+    cluster = RayCluster(settings.ray_address, carry=carried(os.environ))
     held: socket.socket | None = None
     try:
         port = settings.port

@@ -31,6 +31,7 @@ from cosmos3_serve.service.http_server import endpoint_url, hold_port
 from cosmos3_serve.service.local import write_ready_file
 from cosmos3_serve.service.signals import Stop, StopSignals
 from cosmos3_serve.settings import ReasonerSettings
+from cosmos3_serve.weights.model_cache import carried, settle_model_cache
 
 log = structlog.get_logger(__name__)
 
@@ -68,8 +69,9 @@ def run_reasoner(
 
 
 def _serve(settings: ReasonerSettings, stop: StopSignals, on_ready: OnReady | None, gateway: type[Any] | None) -> None:
+    settle_model_cache()
     settings, model = prepare(settings)
-    cluster = RayCluster(settings.ray_address)
+    cluster = RayCluster(settings.ray_address, carry=carried(os.environ))
     held: socket.socket | None = None
     try:
         port = settings.port

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,13 +57,21 @@ class RayCluster:
     Args:
         address: join this cluster; None owns one.
         environ: the environment to prepare; Ray and every process it starts read it.
+        carry: variables for the workers of a cluster that is joined: they do not inherit ours.
 
     Raises:
         StartRefused: `RAY_AUTH_MODE` names another mode than `token`, or a cluster cannot be joined.
     """
 
-    def __init__(self, address: str | None = None, *, environ: MutableMapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        environ: MutableMapping[str, str] | None = None,
+        carry: Mapping[str, str] | None = None,
+    ) -> None:
         self.address = address
+        self._carry = dict(carry or {})
         self.owned = address is None
         self.directory: Path | None = None
         self._environ = os.environ if environ is None else environ
@@ -95,6 +103,8 @@ class RayCluster:
             }
         else:
             options |= {"address": self.address}
+            if self._carry:
+                options["runtime_env"] = {"env_vars": self._carry}
             self._look_before_joining(str(self.address))
         try:
             self._init(options)
