@@ -31,5 +31,11 @@ GUARDRAIL1 = Asset(
     gated=True,
     probe_file="video_content_safety_filter/safety_filter.pt",
 )
+# Of the diffusers engine (source: rulings, generator 16). No page of the spec and no public source at hand names a
+# reviewed revision of it: the operator gives one (`--guardrail-revision`).
+GUARDRAIL_1_0 = Asset("nvidia/Cosmos-1.0-Guardrail", "", gated=True, probe_file="face_blur_filter/Resnet50_Final.pth")
+# The text classifier of both engines. The revision is the one that several independent public projects pin; like any
+# other it is proved by the Hub's hashes when it is fetched.
+QWEN_GUARD = Asset("Qwen/Qwen3Guard-Gen-0.6B", "fada3b2f655b89601929198343c94cd2f64d93cc", gated=False)
 # Asset rows of `health access --capability NAME`.
 CAPABILITIES: dict[str, tuple[Asset, ...]] = {"cosmos3": (NANO, GUARDRAIL1)}
