@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import typer
 
-from cosmos3_serve.cli import batch, info, output, quickstart, reasoner, review, serve
+from cosmos3_serve.cli import batch, bench, info, output, quickstart, reasoner, review, serve
 from cosmos3_serve.errors import ExitCode
 
 HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve."
@@ -21,7 +21,7 @@ HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve
 def build() -> typer.Typer:
     """The `cosmos3` tree; each room of commands registers its own."""
     app = _group("cosmos3", HELP)
-    for room in (serve, batch, reasoner, quickstart, review, info):
+    for room in (serve, batch, reasoner, bench, quickstart, review, info):
         room.register(app)
     return app
 

@@ -1,0 +1,172 @@
+"""The load: sessions of questions, a fixed number of them at once, every answer streamed and timed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from cosmos3_serve.bench.records import Request, Workload
+
+MAX_LINE = 4 * 1024 * 1024
+CONNECT_S = 10.0
+
+
+class Load:
+    """
+    Args:
+        base_url: of an OpenAI-compatible server, without `/v1`.
+        token: "" where the server asks for none.
+        part: the URL of each video by name, as its content part carries it.
+        timeout_s: without a byte of an answer.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        base_url: str,
+        token: str,
+        model: str,
+        part: Mapping[str, str],
+        timeout_s: float = 600.0,
+        header_seen: Callable[[str], bool | None] = lambda session: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._work, self._model, self._part = workload, model, part
+        self._base, self._timeout_s, self._clock = base_url, timeout_s, clock
+        self._auth = {"authorization": f"Bearer {token}"} if token else {}
+        self._header_seen = header_seen
+
+    async def level(
+        self, videos: Sequence[str], *, concurrency: int, repeat: int, done: Callable[[], None] = lambda: None
+    ) -> list[Request]:
+        """Ask every question of every video; `concurrency` sessions at once, each one question after another.
+
+        A failed question is a record with `error`, and its session goes on: the run is invalid either way, and how much
+        of it failed is worth knowing. Cancelling ends every stream.
+        """
+        waiting = iter(videos)
+        records: list[Request] = []
+
+        async def session(http: httpx.AsyncClient) -> None:
+            for video in waiting:
+                name = f"bench-{secrets.token_hex(8)}"
+                for turn in range(self._work.questions):
+                    records.append(await self._ask(http, video, turn, name, concurrency, repeat))
+                    done()
+
+        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        timeout = httpx.Timeout(self._timeout_s, connect=CONNECT_S)
+        async with (
+            httpx.AsyncClient(base_url=self._base, limits=limits, timeout=timeout, headers=self._auth) as http,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(min(concurrency, len(videos))):
+                group.create_task(session(http))
+        return records
+
+    async def _ask(
+        self, http: httpx.AsyncClient, video: str, turn: int, name: str, concurrency: int, repeat: int
+    ) -> Request:
+        affinity = self._work.profile == "session-affinity"
+        sent = {self._work.session_header: name} if affinity else {}
+        body = json.dumps(question(self._model, self._part[video], turn, self._work.output_tokens)).encode()
+        facts: dict[str, Any] = {}
+        started = self._clock()
+        try:
+            await self._stream(http, body, sent, facts)
+        except (httpx.HTTPError, ValueError) as error:
+            facts["error"] = f"{type(error).__name__}: {str(error)[:200]}"
+        return Request(
+            repeat=repeat,
+            concurrency=concurrency,
+            video=video,
+            turn=turn,
+            session=name if affinity else None,
+            headers=tuple(header.lower() for header in sent),
+            header_seen=self._header_seen(name) if affinity else None,
+            started=started,
+            ended=self._clock(),
+            **facts,
+        )
+
+    async def _stream(
+        self, http: httpx.AsyncClient, body: bytes, sent: Mapping[str, str], facts: dict[str, Any]
+    ) -> None:
+        headers = {"content-type": "application/json", **sent}
+        async with http.stream("POST", "/v1/chat/completions", content=body, headers=headers) as response:
+            facts["status"] = response.status_code
+            facts["replica"] = response.headers.get("x-cosmos3-replica")
+            facts["session_state"] = response.headers.get("x-cosmos3-session")
+            facts["media_state"] = response.headers.get("x-cosmos3-media")
+            if response.status_code != 200:
+                text = (await response.aread())[:2000].decode("utf-8", "replace")
+                raise ValueError(f"status {response.status_code}: {' '.join(text.split())[:160]}")
+            async for event in _events(response):
+                _take(event, facts, self._clock)
+        if facts.get("first") is None:
+            raise ValueError("the answer holds no text")
+
+
+def question(model: str, video_url: str, turn: int, tokens: int) -> dict[str, Any]:
+    """The body of one question. Every turn has another text, so that only the video can be cached between them."""
+    text = f"Question {turn}: what happens in this clip, and where is shape number {turn + 1}?"
+    return {
+        "model": model,
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "video_url", "video_url": {"url": video_url}},
+                    {"type": "text", "text": text},
+                ],
+            }
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_completion_tokens": tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+    }
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    async for line in response.aiter_lines():
+        if len(line) > MAX_LINE:
+            raise ValueError("an event is too long")
+        if not line.startswith("data:"):
+            continue
+        text = line[5:].strip()
+        if text == "[DONE]":
+            return
+        event = json.loads(text)
+        if not isinstance(event, dict):
+            raise ValueError("an event is not an object")
+        if "error" in event:
+            raise ValueError(f"the stream ended with an error: {str(event['error'])[:160]}")
+        yield event
+    raise ValueError("the stream ended without [DONE]")
+
+
+def _take(event: Mapping[str, Any], facts: dict[str, Any], clock: Callable[[], float]) -> None:
+    for choice in event.get("choices") or []:
+        delta = choice.get("delta") or {}
+        if delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"):
+            now = clock()
+            facts.setdefault("first", now)
+            facts["last"] = now
+        facts["finish_reason"] = choice.get("finish_reason") or facts.get("finish_reason")
+    usage = event.get("usage")
+    if isinstance(usage, dict):
+        details = usage.get("prompt_tokens_details") or {}
+        kinds = details.get("multimodal_tokens") or {}
+        facts["prompt_tokens"] = usage.get("prompt_tokens")
+        facts["output_tokens"] = usage.get("completion_tokens")
+        facts["cached_tokens"] = details.get("cached_tokens")
+        facts["video_tokens"] = kinds.get("video")

@@ -1,0 +1,112 @@
+"""What is written down: the workload, and one record a request. Every figure comes from these and nothing else."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cosmos3_serve.bench.videos import Recipe, Video
+
+Profile = Literal["round-robin", "session-affinity"]
+Transport = Literal["http", "data", "file-id"]
+SESSION_HEADER = "X-Dynamo-Session-ID"
+SCHEMA = "cosmos3.bench.reasoner.v1"
+
+
+class Workload(BaseModel):
+    """
+    Args:
+        questions: of each video, asked one after another.
+        output_tokens: exactly, of every answer.
+        concurrency: requests in flight, one level after another.
+        fresh: each level gets videos that no level before it used (strict), else all levels use the same (the seed's
+            way: from the second level on, caches may still hold them). Source: rulings, reasoner 14.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    profile: Profile
+    videos: int = Field(default=200, ge=1, le=100_000)
+    questions: int = Field(default=20, ge=1, le=1000)
+    output_tokens: int = Field(default=128, ge=1, le=65_536)
+    concurrency: tuple[int, ...] = Field(default=(1, 2, 4, 8, 16), min_length=1)
+    repeats: int = Field(default=1, ge=1, le=100)
+    fresh: bool = False
+    transport: Transport = "http"
+    session_header: str = SESSION_HEADER
+
+    def needed(self) -> int:
+        """How many distinct videos a run takes."""
+        return self.videos * (len(self.concurrency) * self.repeats if self.fresh else 1)
+
+
+class Request(BaseModel):
+    """One question. Times in seconds of one monotonic clock; None is what the server did not tell.
+
+    Args:
+        turn: from 0; the questions of a video in their order.
+        headers: names of what was sent beside the usual ones, lower case.
+        header_seen: what a recording proxy or the server's own answer proves about the session header; None: no proof.
+        first, last: when the first and the last piece of text came.
+        session_state: `x-cosmos3-session` of our server: new, hit, moved, none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    repeat: int
+    concurrency: int
+    video: str
+    turn: int
+    session: str | None
+    headers: tuple[str, ...] = ()
+    header_seen: bool | None = None
+    started: float
+    first: float | None = None
+    ended: float
+    status: int | None = None
+    error: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    video_tokens: int | None = None
+    replica: str | None = None
+    session_state: str | None = None
+    media_state: str | None = None
+    last: float | None = None
+
+    @property
+    def ttft(self) -> float:
+        """Seconds to the first token; only of an answered request."""
+        assert self.first is not None
+        return self.first - self.started
+
+    @property
+    def latency(self) -> float:
+        return self.ended - self.started
+
+    @property
+    def itl(self) -> float | None:
+        """Mean seconds between tokens after the first."""
+        if self.first is None or self.last is None or not self.output_tokens or self.output_tokens < 2:
+            return None
+        return (self.last - self.first) / (self.output_tokens - 1)
+
+
+class Run(BaseModel):
+    """Everything of one run. `weights` as the server says: random, pretrained or unknown."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: str = Field(default=SCHEMA, pattern=r"^cosmos3\.bench\.reasoner\.v1$")
+    workload: Workload
+    recipe: Recipe
+    videos: list[Video]
+    model: str
+    server: str
+    weights: Literal["random", "pretrained", "unknown"]
+    load: str
+    machine: dict[str, str | int | float | list[float]]
+    started_at: str
+    requests: list[Request]

@@ -1,0 +1,199 @@
+"""What makes a run invalid. Each check names what it found; a run with any finding has no figures."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from cosmos3_serve.bench.records import Request, Run
+from cosmos3_serve.errors import FieldError, Refusal
+
+SHOWN = 5
+UNKNOWN_SESSION = ("none", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`code` is stable; `count` is how often, `example` where first."""
+
+    code: str
+    text: str
+    count: int = 1
+    example: str = ""
+
+    def as_text(self) -> str:
+        first = f", first {self.example}" if self.example else ""
+        return f"{self.text} ({self.count} times{first})"
+
+
+def require_valid(run: Run) -> None:
+    """
+    Raises:
+        Refusal: code `run_invalid`; `errors` holds each finding, named by its code.
+    """
+    findings = check(run)
+    if not findings:
+        return
+    more = f" (and {len(findings) - 1} more)" if findings[1:] else ""
+    raise Refusal(
+        f"the run is invalid: {findings[0].text}{more}",
+        code="run_invalid",
+        remedy="mend what the findings name and run again; the records are kept, figures are not",
+        errors=[FieldError(finding.code, finding.as_text()) for finding in findings],
+    )
+
+
+def check(run: Run) -> list[Finding]:
+    """Every finding of every check, worst first."""
+    found: list[Finding] = []
+    for one in CHECKS:
+        found += one(run)
+    return found
+
+
+def answered(run: Run) -> Iterable[Finding]:
+    bad = [r for r in run.requests if r.error is not None or r.status != 200 or r.first is None]
+    if bad:
+        kinds = Counter(r.error or f"status {r.status}" if r.first is None or r.error else "no text" for r in bad)
+        yield _of("request_failed", f"requests failed: {_most(kinds)}", bad)
+    odd = [
+        r for r in run.requests if r.first is not None and not r.started <= r.first <= (r.last or r.first) <= r.ended
+    ]
+    if odd:
+        yield _of("clock", "times of a request are out of order", odd)
+
+
+def complete(run: Run) -> Iterable[Finding]:
+    """Every level asks every question of every video once, in order. A count of requests is no proof of that."""
+    work = run.workload
+    asked: dict[tuple[int, int], dict[str, list[Request]]] = defaultdict(lambda: defaultdict(list))
+    for request in run.requests:
+        asked[request.repeat, request.concurrency][request.video].append(request)
+    expected = {(repeat, level) for repeat in range(work.repeats) for level in work.concurrency}
+    if set(asked) != expected:
+        yield Finding("level_missing", f"{len(expected - set(asked))} levels did not run", len(expected ^ set(asked)))
+    for key, videos in asked.items():
+        if len(videos) != work.videos:
+            yield Finding("video_missing", f"{len(videos)} of {work.videos} videos were asked about", 1, _level(key))
+        wrong = [
+            video
+            for video, requests in videos.items()
+            if [r.turn for r in sorted(requests, key=lambda r: r.started)] != list(range(work.questions))
+        ]
+        if wrong:
+            yield Finding(
+                "video_incomplete",
+                f"videos have not all their {work.questions} questions, each once and in order",
+                len(wrong),
+                f"{wrong[0]} at {_level(key)}",
+            )
+
+
+def lengths(run: Run) -> Iterable[Finding]:
+    wanted = run.workload.output_tokens
+    bad = [r for r in run.requests if r.output_tokens != wanted]
+    if bad:
+        seen = Counter(str(r.output_tokens) for r in bad)
+        yield _of("output_length", f"answers have not exactly {wanted} tokens: {_most(seen)}", bad)
+
+
+def distinct(run: Run) -> Iterable[Finding]:
+    hashes = Counter(video.sha256 for video in run.videos)
+    twice = [sha for sha, count in hashes.items() if count > 1]
+    if twice:
+        yield Finding("videos_duplicate", "videos have the same content", len(twice))
+    listed = {video.name for video in run.videos}
+    strange = [r for r in run.requests if r.video not in listed]
+    if strange:
+        yield _of("video_unlisted", "a request names a video that is not listed", strange)
+
+
+def seen(run: Run) -> Iterable[Finding]:
+    """The model saw the video: where a server counts video tokens they are there, else the prompt is long enough."""
+    blind = [r for r in run.requests if r.video_tokens == 0 or (r.video_tokens is None and not r.prompt_tokens)]
+    if blind:
+        yield _of("video_not_seen", "the usage counts no tokens of the video", blind)
+
+
+def headers(run: Run) -> Iterable[Finding]:
+    """Affinity that is silently off gives wrong numbers without one error: the header's arrival must be proved."""
+    name = run.workload.session_header.lower()
+    if run.workload.profile == "round-robin":
+        sent = [r for r in run.requests if r.session is not None or name in r.headers]
+        if sent:
+            yield _of("session_header_sent", "pure round robin sends no session header", sent)
+        kept = [r for r in run.requests if r.session_state not in UNKNOWN_SESSION]
+        if kept:
+            yield _of("affinity_on", "the server kept sessions although the profile is round robin", kept)
+        return
+    unsent = [r for r in run.requests if r.session is None or name not in r.headers]
+    if unsent:
+        yield _of("session_header_missing", f"requests carry no {run.workload.session_header}", unsent)
+    unproved = [r for r in run.requests if r.header_seen is not True and r.session_state in UNKNOWN_SESSION]
+    if unproved:
+        yield _of("session_header_unproved", "nothing proves that the session header arrived", unproved)
+    by_video: dict[tuple[int, int, str], set[str | None]] = defaultdict(set)
+    for request in run.requests:
+        by_video[request.repeat, request.concurrency, request.video].add(request.session)
+    if any(len(sessions) != 1 for sessions in by_video.values()):
+        yield Finding("session_mixed", "the questions of one video carry several session ids")
+    owners = Counter(next(iter(sessions)) for sessions in by_video.values() if len(sessions) == 1)
+    if any(count > 1 for count in owners.values()):
+        yield Finding("session_shared", "several videos carry the same session id")
+
+
+def routed(run: Run) -> Iterable[Finding]:
+    """Affinity keeps a session where it is; only the server itself may say that it moved."""
+    if run.workload.profile != "session-affinity":
+        return
+    homes: dict[str, set[str]] = defaultdict(set)
+    moved = {r.session for r in run.requests if r.session_state == "moved"}
+    for request in run.requests:
+        if request.session and request.replica:
+            homes[request.session].add(request.replica)
+    spread = [session for session, replicas in homes.items() if len(replicas) > 1 and session not in moved]
+    if spread:
+        yield Finding("session_scattered", "questions of one session went to several replicas", len(spread))
+
+
+def temperatures(run: Run) -> Iterable[Finding]:
+    """Cold where it must be cold, warm where it must be warm, by the server's own count of cached tokens."""
+    work = run.workload
+    first_level = next(((r.repeat, r.concurrency) for r in run.requests), None)
+    told = [r for r in run.requests if r.cached_tokens is not None and r.video_tokens]
+    for request in told:
+        share = (request.cached_tokens or 0) / (request.video_tokens or 1)
+        fresh = work.fresh or (request.repeat, request.concurrency) == first_level
+        if request.turn == 0 and fresh and share > 0.5:
+            yield Finding("cold_is_warm", "the first question of a new video found it in the cache", 1, _name(request))
+            return
+    if work.profile == "session-affinity":
+        cold = [
+            r
+            for r in told
+            if r.turn > 0 and r.session_state != "moved" and (r.cached_tokens or 0) / (r.video_tokens or 1) < 0.5
+        ]
+        if cold:
+            yield _of("warm_is_cold", "a later question of a session did not find its video in the cache", cold)
+
+
+CHECKS: tuple[Callable[[Run], Iterable[Finding]], ...] = (
+    answered, complete, lengths, distinct, seen, headers, routed, temperatures,
+)  # fmt: skip
+
+
+def _of(code: str, text: str, bad: Sequence[Request]) -> Finding:
+    return Finding(code, text, len(bad), _name(bad[0]))
+
+
+def _name(request: Request) -> str:
+    return f"{request.video}, question {request.turn} at {_level((request.repeat, request.concurrency))}"
+
+
+def _level(key: tuple[int, int]) -> str:
+    return f"concurrency {key[1]}, repeat {key[0]}"
+
+
+def _most(kinds: Counter[str]) -> str:
+    return ", ".join(f"{kind} ×{count}" for kind, count in kinds.most_common(SHOWN))

@@ -1,0 +1,226 @@
+"""VideoSet: distinct synthetic clips in a directory, listed by content. Made once, taken up again where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+import av
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cosmos3_serve.bench.picture import frames
+from cosmos3_serve.errors import InputError, IntegrityError, ServiceFailure
+
+LISTING = "videos.json"
+MAX_VIDEOS = 100_000
+# Which FFmpeg encoder makes a codec, and in which container servers expect it.
+CODECS = {
+    "h264": ("libx264", "mp4", {"preset": "veryfast", "threads": "1"}),
+    "hevc": ("libx265", "mp4", {"preset": "veryfast", "x265-params": "log-level=none:pools=1:frame-threads=1"}),
+    "vp9": ("libvpx-vp9", "webm", {"deadline": "realtime", "cpu-used": "8", "threads": "1"}),
+    "mpeg4": ("mpeg4", "mp4", {"threads": "1"}),
+}
+MIME = {"mp4": "video/mp4", "webm": "video/webm"}
+
+
+class Recipe(BaseModel):
+    """What each clip is. `fps` frames a second for `seconds`, `width` × `height` pixels, both even."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seconds: int = Field(default=30, ge=1, le=3600)
+    fps: int = Field(default=2, ge=1, le=60)
+    width: int = Field(default=640, ge=16, le=4096, multiple_of=2)
+    height: int = Field(default=360, ge=16, le=4096, multiple_of=2)
+    codec: str = Field(default="h264", pattern="^(h264|hevc|vp9|mpeg4)$")
+
+    @property
+    def frames(self) -> int:
+        return self.seconds * self.fps
+
+    @property
+    def suffix(self) -> str:
+        return CODECS[self.codec][1]
+
+
+class Video(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^video-[0-9]{5}\.(mp4|webm)$")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    bytes: int = Field(ge=1)
+
+
+class VideoSet(BaseModel):
+    """The listing beside the clips. `videos` is in order of their numbers."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: str = Field(default="cosmos3.bench.videos.v1", pattern=r"^cosmos3\.bench\.videos\.v1$")
+    recipe: Recipe
+    made_by: str
+    videos: list[Video] = []
+
+    @classmethod
+    def read(cls, directory: Path) -> VideoSet:
+        """
+        Raises:
+            InputError: there is no listing (code `videos_missing`), or it cannot be read (`videos_unreadable`).
+        """
+        try:
+            return cls.model_validate_json((directory / LISTING).read_bytes())
+        except FileNotFoundError:
+            raise InputError(
+                f"{directory} holds no {LISTING}", code="videos_missing", remedy="make them: cosmos3 bench videos"
+            ) from None
+        except (OSError, ValidationError) as error:
+            raise InputError(
+                f"{directory / LISTING} cannot be read: {str(error).splitlines()[0]}",
+                code="videos_unreadable",
+                remedy="remove the file; clips that are whole are taken over by their content",
+            ) from None
+
+
+def make_videos(
+    directory: Path,
+    count: int,
+    recipe: Recipe,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int], None] = lambda made: None,
+) -> VideoSet:
+    """Make what is missing of `count` clips and list them. Blocking; whole clips of an earlier call are kept.
+
+    Args:
+        workers: processes that encode; None: one a core.
+        progress: told how many clips are there.
+
+    Raises:
+        InputError: the directory holds clips of another recipe (code `videos_other_recipe`), or cannot be written.
+        IntegrityError: two clips have the same content, or one has not the frames it should have.
+    """
+    if not 1 <= count <= MAX_VIDEOS:
+        raise InputError(f"{count} videos: give 1 to {MAX_VIDEOS}")
+    known = _known(directory, recipe)
+    wanted = {f"video-{number:05d}.{recipe.suffix}" for number in range(count)}
+    # More than are wanted now stay listed: a smaller run does not cost a larger one its clips.
+    found = {name: video for name, video in known.items() if name not in wanted and (directory / name).is_file()}
+    others = len(found)
+    missing = []
+    for number in range(count):
+        name = f"video-{number:05d}.{recipe.suffix}"
+        kept = _kept(directory / name, known.get(name))
+        if kept is None:
+            missing.append(number)
+        else:
+            found[name] = kept
+    progress(len(found) - others)
+    # Spawned, since a fork of a process with threads (progress bars, event loops) may hang.
+    with ProcessPoolExecutor(workers or os.cpu_count() or 1, mp_context=get_context("spawn")) as pool:
+        made = [pool.submit(make_video, directory, number, recipe) for number in missing]
+        try:
+            for job in as_completed(made):
+                video = job.result()
+                found[video.name] = video
+                progress(len(found) - others)
+                if len(found) % 50 == 0:
+                    _write(directory, recipe, found)
+        finally:
+            pool.shutdown(cancel_futures=True)
+            _write(directory, recipe, found)
+    refuse_duplicates(list(found.values()))
+    return VideoSet.read(directory)
+
+
+def make_video(directory: Path, number: int, recipe: Recipe) -> Video:
+    """One clip, under its name only when it is whole. Blocking."""
+    name = f"video-{number:05d}.{recipe.suffix}"
+    part = directory / f".{name}.{os.getpid()}.part"
+    try:
+        _encode(part, number, recipe)
+        _probe(part, recipe)
+        video = Video(name=name, sha256=_sha256(part), bytes=part.stat().st_size)
+        part.replace(directory / name)
+    except OSError as error:
+        raise InputError(f"cannot write {name}: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return video
+
+
+def refuse_duplicates(videos: list[Video]) -> None:
+    """
+    Raises:
+        IntegrityError: two clips have the same bytes: caches would make one of them a repeat of the other.
+    """
+    seen: dict[str, str] = {}
+    for video in videos:
+        other = seen.setdefault(video.sha256, video.name)
+        if other != video.name:
+            raise IntegrityError(
+                f"{other} and {video.name} have the same content", code="videos_duplicate", remedy="remove one of them"
+            )
+
+
+def _encode(path: Path, number: int, recipe: Recipe) -> None:
+    encoder, container, options = CODECS[recipe.codec]
+    if encoder not in av.codecs_available:
+        raise InputError(
+            f"this PyAV has no encoder for {recipe.codec}", remedy=f"choose another codec of {', '.join(CODECS)}"
+        )
+    muxing = {"movflags": "faststart"} if container == "mp4" else {}
+    with av.open(str(path), "w", format=container, options=muxing) as output:
+        stream = output.add_stream(encoder, rate=recipe.fps, options=dict(options))
+        stream.width, stream.height, stream.pix_fmt = recipe.width, recipe.height, "yuv420p"
+        for picture in frames(number, recipe.frames, (recipe.width, recipe.height)):
+            output.mux(stream.encode(av.VideoFrame.from_image(picture)))
+        output.mux(stream.encode(None))
+
+
+def _probe(path: Path, recipe: Recipe) -> None:
+    with av.open(str(path)) as source:
+        decoded = sum(1 for _ in source.decode(video=0))
+    if decoded != recipe.frames:
+        raise ServiceFailure(f"a clip of {recipe.frames} frames came out with {decoded}", code="video_not_made")
+
+
+def _known(directory: Path, recipe: Recipe) -> dict[str, Video]:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {directory}: {error.strerror}") from None
+    if not (directory / LISTING).exists():
+        return {}
+    listing = VideoSet.read(directory)
+    if listing.recipe != recipe:
+        raise InputError(
+            f"{directory} holds clips of another recipe ({listing.recipe.model_dump_json()})",
+            code="videos_other_recipe",
+            remedy="name another directory, or the same --seconds, --fps, --size and --codec",
+        )
+    return {video.name: video for video in listing.videos}
+
+
+def _kept(path: Path, known: Video | None) -> Video | None:
+    """A clip of an earlier call, if every byte of it is still as listed."""
+    if known is None or not path.is_file() or path.stat().st_size != known.bytes:
+        return None
+    return known if _sha256(path) == known.sha256 else None
+
+
+def _write(directory: Path, recipe: Recipe, found: dict[str, Video]) -> VideoSet:
+    listing = VideoSet(recipe=recipe, made_by=f"PyAV {av.__version__}", videos=[found[name] for name in sorted(found)])
+    part = directory / f".{LISTING}.{os.getpid()}.part"
+    part.write_text(json.dumps(listing.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
+    part.replace(directory / LISTING)
+    return listing
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,183 @@
+"""`cosmos3 bench …`: videos, a run against a reasoner, two runs compared."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cosmos3_serve.cli import output
+from cosmos3_serve.cli.reasoner import MODEL, Endpoint, Json, Model, Timeout, TokenEnv
+from cosmos3_serve.errors import UsageError
+from cosmos3_serve.settings import REASONER_TOKEN_ENV
+
+Videos = Annotated[Path, typer.Option("--videos-dir", help="Directory of the clips and their listing.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        name="bench",
+        help="Measure a reasoner: no figure leaves an invalid run.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    for command in (videos, reasoner, compare):
+        group.command(command.__name__)(command)
+    app.add_typer(group)
+
+
+def videos(
+    videos_dir: Videos = Path("bench-videos"),
+    count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="How many distinct clips.")] = 200,
+    seconds: Annotated[int, typer.Option("--seconds", min=1, max=3600, help="Length of each.")] = 30,
+    fps: Annotated[int, typer.Option("--fps", min=1, max=60, help="Frames a second.")] = 2,
+    size: Annotated[str, typer.Option("--size", help="WIDTHxHEIGHT in pixels, both even.")] = "640x360",
+    codec: Annotated[str, typer.Option("--codec", help="h264, hevc, vp9 or mpeg4.")] = "h264",
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes that encode; one a core.")] = None,
+    json: Json = False,
+) -> None:
+    """Make distinct synthetic clips and list them with their hashes. What is there already is kept."""
+    from pydantic import ValidationError
+
+    from cosmos3_serve.bench.videos import Recipe, make_videos
+
+    width, _, height = size.lower().partition("x")
+    try:
+        recipe = Recipe(seconds=seconds, fps=fps, width=int(width), height=int(height), codec=codec)
+    except (ValueError, ValidationError) as error:
+        raise UsageError(f"no clip can be made so: {_first(error)}", remedy="for example --size 640x360") from None
+    with progress("clips", count) as show:
+        listing = make_videos(
+            videos_dir, count, recipe, workers=workers, progress=lambda made: show("clips", made, count)
+        )
+    wanted = listing.videos[:count]
+    if json:
+        output.emit(
+            {"directory": str(videos_dir), **listing.model_copy(update={"videos": wanted}).model_dump(mode="json")}
+        )
+    else:
+        total = sum(video.bytes for video in wanted)
+        output.console().print(f"{len(wanted)} clips, {total} bytes, in {videos_dir}", markup=False)
+
+
+def reasoner(
+    profile: Annotated[str, typer.Option("--profile", help="round-robin or session-affinity.")],
+    output_dir: Annotated[Path, typer.Option("--output", help="A directory of this run alone.")],
+    videos_dir: Videos = Path("bench-videos"),
+    videos: Annotated[int, typer.Option("--videos", min=1, help="Videos of a level.")] = 200,
+    questions: Annotated[int, typer.Option("--questions", min=1, help="Of each video.")] = 20,
+    output_tokens: Annotated[int, typer.Option("--output-tokens", min=1, help="Exactly, of each answer.")] = 128,
+    concurrency: Annotated[str, typer.Option("--concurrency", help="Levels, for example 1,2,4.")] = "1,2,4,8,16",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Of all levels.")] = 1,
+    strict: Annotated[bool, typer.Option("--strict", help="Fresh videos at each level.")] = False,
+    transport: Annotated[str, typer.Option("--video-transport", help="http, data or file-id.")] = "http",
+    video_host: Annotated[str, typer.Option("--video-host", help="Where the clips are served (http).")] = "127.0.0.1",
+    video_port: Annotated[int, typer.Option("--video-port", min=0, max=65535, help="0: a free one.")] = 0,
+    video_base_url: Annotated[str, typer.Option("--video-base-url", help="Where they are served already.")] = "",
+    session_header: Annotated[
+        str, typer.Option("--session-header", help="That the server takes sessions from.")
+    ] = "X-Dynamo-Session-ID",
+    endpoint: Endpoint = "",
+    token_env: TokenEnv = REASONER_TOKEN_ENV,
+    model: Model = MODEL,
+    timeout: Timeout = 600,
+    json: Json = False,
+) -> None:
+    """Ask every question of every video at every level, check the run, and write its figures.
+
+    An invalid run (a failed request, a wrong length, a header that did not arrive, …) has no figures: it ends with exit
+    code 3, and its records are kept. With transport http our reasoner must be told to fetch from this server
+    (`--media-allow HOST:PORT`).
+    """
+    from pydantic import ValidationError
+
+    from cosmos3_serve.bench import report
+    from cosmos3_serve.bench.reasoner import run as run_bench
+    from cosmos3_serve.bench.records import Run, Workload
+    from cosmos3_serve.client.reasoner import Reasoner
+
+    try:
+        workload = Workload.model_validate(
+            {
+                "profile": profile,
+                "videos": videos,
+                "questions": questions,
+                "output_tokens": output_tokens,
+                "concurrency": tuple(int(level) for level in concurrency.split(",")),
+                "repeats": repeats,
+                "fresh": strict,
+                "transport": transport,
+                "session_header": session_header,
+            }
+        )
+    except (ValueError, ValidationError) as error:
+        raise UsageError(f"no such run: {_first(error)}") from None
+
+    async def run() -> Run:
+        async with Reasoner(endpoint, token_env=token_env, model=model, timeout_s=timeout) as asked:
+            with progress("questions", workload.videos * workload.questions) as show:
+                return await run_bench(
+                    asked,
+                    os.environ.get(token_env, ""),
+                    workload,
+                    videos_dir,
+                    video_host=video_host,
+                    video_port=video_port,
+                    video_base_url=video_base_url,
+                    progress=show,
+                )
+
+    found = asyncio.run(run())
+    rows = report.write(found, output_dir)
+    if json:
+        output.emit({"directory": str(output_dir), "valid": True, "levels": [row.model_dump() for row in rows]})
+    else:
+        print(report.markdown(found, rows), end="")
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(help="Directory of a run.")],
+    b: Annotated[Path, typer.Argument(help="Directory of the run that is set against it.")],
+    json: Json = False,
+) -> None:
+    """Set two runs of the same work side by side: ratios, with an interval where the runs have repeats."""
+    import dataclasses
+
+    from cosmos3_serve.bench import compare as side_by_side
+    from cosmos3_serve.bench import report
+
+    one, other = report.read(a), report.read(b)
+    gains = side_by_side.compare(one, other)
+    if json:
+        output.emit({"gains": [dataclasses.asdict(gain) for gain in gains]})
+    else:
+        print(side_by_side.markdown(one, other, gains), end="")
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
+    """A bar on stderr; called with what is being done, how much of it is done, and of how much."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=output.console(), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+
+        def show(label: str, done: int, of: int) -> None:
+            bar.update(task, description=label, completed=done, total=of)
+
+        yield show
+
+
+def _first(error: Exception) -> str:
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        found = error.errors()[0]
+        return f"{'.'.join(str(place) for place in found['loc'])}: {found['msg']}"
+    return str(error)

@@ -1,0 +1,96 @@
+import math
+
+import pytest
+
+from cosmos3_serve.bench import compare
+from cosmos3_serve.bench.records import Request, Run, Workload
+from cosmos3_serve.bench.statistics import levels, percentile, ratio_interval
+from cosmos3_serve.bench.videos import Recipe, Video
+from cosmos3_serve.errors import Cosmos3Error
+
+
+def made(pace: list[float], profile: str = "round-robin", **changed: object) -> Run:
+    """Two repeats or more of one video with two questions; `pace` seconds a question, by repeat."""
+    requests = []
+    for repeat, seconds in enumerate(pace):
+        for turn in range(2):
+            start = repeat * 100 + turn * seconds
+            requests.append(
+                Request(
+                    repeat=repeat,
+                    concurrency=1,
+                    video="video-00000.mp4",
+                    turn=turn,
+                    session=None,
+                    started=start,
+                    first=start + seconds / 2,
+                    last=start + seconds,
+                    ended=start + seconds,
+                    status=200,
+                    output_tokens=3,
+                )
+            )
+    work = {"profile": profile, "videos": 1, "questions": 2, "output_tokens": 3, "concurrency": (1,)}
+    fields: dict[str, object] = {
+        "workload": Workload.model_validate(work | {"repeats": len(pace)}),
+        "recipe": Recipe(), "videos": [Video(name="video-00000.mp4", sha256="a" * 64, bytes=1)], "model": "m",
+        "server": "s", "weights": "random", "load": "hand", "machine": {}, "started_at": "now", "requests": requests,
+    }  # fmt: skip
+    return Run.model_validate(fields | changed)
+
+
+def test_rows_are_what_the_records_say() -> None:
+    row = levels(made([2.0]))[0]
+    assert row.requests_per_s == pytest.approx(0.5) and row.output_tokens_per_s == pytest.approx(1.5)
+    assert row.ttft.p50_ms == pytest.approx(1000) and row.latency.mean_ms == pytest.approx(2000)
+    assert row.itl is not None and row.itl.p50_ms == pytest.approx(500)
+    assert row.ttft_by_turn_ms == pytest.approx([1000, 1000])
+
+
+def test_percentiles_are_linear() -> None:
+    assert [percentile([1.0, 2.0, 3.0, 4.0], share) for share in (0, 50, 100)] == [1.0, 2.5, 4.0]
+
+
+def test_the_interval_is_students_t_over_the_logarithms() -> None:
+    found = ratio_interval([(1.0, 2.0), (1.0, 2.0), (1.0, 2.0)])
+    assert found is not None and found == pytest.approx((2.0, 2.0, 2.0))
+    mean, low, high = ratio_interval([(1.0, 1.0), (1.0, math.e**2)]) or (0, 0, 0)
+    assert mean == pytest.approx(math.e)
+    assert math.log(high) - 1 == pytest.approx(12.706 * math.sqrt(2) / math.sqrt(2))
+    assert math.log(low) == pytest.approx(1 - 12.706)
+    assert ratio_interval([(1.0, 2.0)]) is None
+
+
+def test_a_gain_is_b_over_a() -> None:
+    gains = compare.compare(made([2.0, 2.0]), made([1.0, 1.0]))
+    by_name = {gain.figure: gain for gain in gains}
+    assert by_name["requests/s"].ratio == pytest.approx(2.0) and by_name["TTFT p50 ms"].ratio == pytest.approx(0.5)
+    text = compare.markdown(made([2.0, 2.0]), made([1.0, 1.0]), gains)
+    assert "| 1 | requests/s | 0.50 | 1.00 | 2.00 (2.00 to 2.00) |" in text
+
+
+def test_one_repeat_claims_no_interval() -> None:
+    gains = compare.compare(made([2.0]), made([1.0]))
+    assert gains[0].low is None
+    assert "no interval can be given" in compare.markdown(made([2.0]), made([1.0]), gains)
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        ({"model": "x"}, "model"),
+        ({"weights": "pretrained"}, "weights"),
+        ({"load": "aiperf"}, "load"),
+        ({"recipe": Recipe(fps=4)}, "recipe"),
+        ({"videos": [Video(name="video-00000.mp4", sha256="b" * 64, bytes=1)]}, "other videos"),
+    ],
+)
+def test_runs_of_other_work_are_no_match(other: dict[str, object], what: str) -> None:
+    with pytest.raises(Cosmos3Error, match=what) as refused:
+        compare.compare(made([1.0]), made([1.0], **other))
+    assert refused.value.stable_code == "runs_not_matched"
+
+
+def test_other_repeats_are_no_match() -> None:
+    with pytest.raises(Cosmos3Error, match="repeats"):
+        compare.compare(made([1.0]), made([1.0, 1.0]))

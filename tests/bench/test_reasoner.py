@@ -1,0 +1,145 @@
+"""Whole runs against a double: a valid one has figures, every kind of invalid one has none."""
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from support.bench_server import BenchServer, Faults, bench_server
+
+from cosmos3_serve.bench import report
+from cosmos3_serve.bench.media_server import serve_videos
+from cosmos3_serve.bench.reasoner import run
+from cosmos3_serve.bench.records import Profile, Run, Workload
+from cosmos3_serve.bench.videos import Recipe, VideoSet, make_videos
+from cosmos3_serve.client.reasoner import Reasoner
+from cosmos3_serve.errors import Cosmos3Error
+
+TOKEN = {"COSMOS3_REASONER_TOKEN": "bench-token"}
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clips")
+    make_videos(folder, 8, Recipe(seconds=1, fps=2, width=32, height=32), workers=1)
+    return folder
+
+
+def work(profile: Profile = "session-affinity", **changed: object) -> Workload:
+    fields = {"videos": 4, "questions": 3, "output_tokens": 5, "concurrency": (1, 2)} | changed
+    return Workload.model_validate({"profile": profile, **fields})
+
+
+async def records(server: BenchServer, workload: Workload, clips: Path) -> Run:
+    with bench_server(server):
+        async with Reasoner(server.url, environ=TOKEN) as reasoner:
+            return await run(reasoner, "bench-token", workload, clips)
+
+
+@pytest.mark.parametrize("transport", ["http", "data"])
+async def test_a_valid_run_has_figures_and_can_be_read_back(clips: Path, tmp_path: Path, transport: str) -> None:
+    found = await records(BenchServer(), work(transport=transport), clips)
+    rows = report.write(found, tmp_path / "run")
+    assert [(row.concurrency, row.requests, row.warm_start) for row in rows] == [(1, 12, False), (2, 12, True)]
+    assert rows[0].media_misses == 4 and rows[0].requests_by_replica == [6, 6]
+    assert rows[0].cached_share == pytest.approx(800 / 1440)
+    assert len(rows[0].ttft_by_turn_ms) == 3 and rows[0].ttft_by_turn_ms[0] > max(rows[0].ttft_by_turn_ms[1:])
+    assert report.read(tmp_path / "run") == found
+    assert "weights: random" in (tmp_path / "run" / report.PAGE).read_text()
+    assert (tmp_path / "run" / report.TABLE).read_text().count("\n") == 3
+    with pytest.raises(Cosmos3Error) as refused:
+        report.write(found, tmp_path / "run")
+    assert refused.value.stable_code == "run_exists"
+
+
+async def test_round_robin_sends_no_session_header(clips: Path) -> None:
+    found = await records(BenchServer(profile="round-robin"), work("round-robin"), clips)
+    assert {request.session for request in found.requests} == {None}
+    assert report.check(found) == []
+
+
+INVALID = {
+    "refuse": ("request_failed", "session-affinity"),
+    "cut": ("request_failed", "session-affinity"),
+    "event": ("request_failed", "session-affinity"),
+    "short": ("output_length", "round-robin"),
+    "blind": ("video_not_seen", "session-affinity"),
+    "scatter": ("session_scattered", "session-affinity"),
+    "forget": ("warm_is_cold", "session-affinity"),
+}
+
+
+@pytest.mark.parametrize("fault", INVALID)
+async def test_a_server_that_misbehaves_leaves_no_figure(clips: Path, tmp_path: Path, fault: str) -> None:
+    code, profile = INVALID[fault]
+    server = BenchServer(profile=profile, faults=Faults(fault, every=5))
+    found = await records(server, work(profile), clips)  # type: ignore[arg-type]
+    with pytest.raises(Cosmos3Error) as refused:
+        report.write(found, tmp_path)
+    assert (refused.value.stable_code, refused.value.exit_code) == ("run_invalid", 3)
+    assert code in [error.field for error in refused.value.errors]
+    assert not (tmp_path / report.TABLE).exists() and not (tmp_path / report.PAGE).exists()
+    head = json.loads((tmp_path / report.RUN).read_text())
+    assert head["valid"] is False and "levels" not in head
+    assert len((tmp_path / report.RECORDS).read_text().splitlines()) == 24, "the records are kept"
+    with pytest.raises(Cosmos3Error):
+        report.read(tmp_path)
+
+
+async def test_a_server_that_listens_to_another_header_is_found_out(clips: Path, tmp_path: Path) -> None:
+    found = await records(BenchServer(header="x-correlation-id"), work(), clips)
+    assert "session_header_unproved" in [finding.code for finding in report.check(found)]
+
+
+async def test_a_server_with_affinity_on_cannot_pass_for_round_robin(clips: Path) -> None:
+    class Sticky(BenchServer):
+        def _home(self, session: str | None) -> tuple[int, str]:
+            return 0, "hit"
+
+    found = await records(Sticky(profile="round-robin"), work("round-robin"), clips)
+    assert "affinity_on" in [finding.code for finding in report.check(found)]
+
+
+async def test_strict_levels_need_and_get_fresh_videos(clips: Path) -> None:
+    found = await records(BenchServer(), work(fresh=True), clips)
+    by_level = [{r.video for r in found.requests if r.concurrency == level} for level in (1, 2)]
+    assert len(by_level[0]) == len(by_level[1]) == 4 and not by_level[0] & by_level[1]
+    assert report.check(found) == []
+    with pytest.raises(Cosmos3Error) as refused:
+        await records(BenchServer(), work(fresh=True, repeats=2), clips)
+    assert refused.value.stable_code == "videos_too_few"
+
+
+async def test_videos_that_the_server_knows_already_are_not_cold(clips: Path) -> None:
+    server = BenchServer()
+    listing = VideoSet.read(clips)
+    with serve_videos(clips, listing) as base:
+        for replica in range(2):
+            server.held[replica] |= {f"{base}/{video.name}" for video in listing.videos}
+        with bench_server(server):
+            async with Reasoner(server.url, environ=TOKEN) as reasoner:
+                found = await run(reasoner, "", work(), clips, video_base_url=base)
+    assert "cold_is_warm" in [finding.code for finding in report.check(found)]
+
+
+async def test_another_model_is_refused_before_the_first_question(clips: Path) -> None:
+    server = BenchServer()
+    with bench_server(server):
+        async with Reasoner(server.url, environ=TOKEN, model="other") as reasoner:
+            with pytest.raises(Cosmos3Error) as refused:
+                await run(reasoner, "", work(), clips)
+    assert refused.value.stable_code == "model_not_served" and server.asked == 0
+
+
+def test_the_media_server_serves_the_listed_clips_only(clips: Path) -> None:
+    listing = VideoSet.read(clips)
+    whole = (clips / listing.videos[0].name).read_bytes()
+    with serve_videos(clips, listing) as base:
+        name = listing.videos[0].name
+        assert httpx.get(f"{base}/{name}").content == whole
+        part = httpx.get(f"{base}/{name}", headers={"Range": "bytes=10-19"})
+        assert (part.status_code, part.content) == (206, whole[10:20])
+        assert part.headers["content-range"] == f"bytes 10-19/{len(whole)}"
+        assert httpx.get(f"{base}/{name}", headers={"Range": f"bytes={len(whole)}-"}).status_code == 416
+        for path in ("videos.json", "../videos.json", "..%2fvideos.json", "", "video-99999.mp4"):
+            assert httpx.get(f"{base}/{path}").status_code == 404

@@ -1,0 +1,125 @@
+"""A double of an OpenAI-compatible reasoner for the benchmark: replicas with caches that count, and faults on demand.
+
+It looks at no video: its answers are words, its token counts are made up from the length of the URL's name.
+"""
+
+import asyncio
+import itertools
+import json
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+MODEL = "nvidia/cosmos3-nano-reasoner"
+VIDEO_TOKENS = 100
+
+
+@dataclass
+class Faults:
+    """`every`: which requests are hit, counted from 1; 0: none."""
+
+    kind: str = ""
+    every: int = 0
+
+
+@dataclass
+class BenchServer:
+    """`profile` is what it does, whatever it is asked for; `header` is where it takes sessions from."""
+
+    profile: str = "session-affinity"
+    header: str = "x-dynamo-session-id"
+    replicas: int = 2
+    faults: Faults = field(default_factory=Faults)
+
+    def __post_init__(self) -> None:
+        self.held: dict[int, set[str]] = defaultdict(set)
+        self.homes: dict[str, int] = {}
+        self.turns = itertools.count()
+        self.asked = 0
+        self.url = ""
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[Route("/v1/models", self.models), Route("/v1/chat/completions", self.chat, methods=["POST"])]
+        )
+
+    async def models(self, request: Request) -> JSONResponse:
+        return JSONResponse({"data": [{"id": MODEL, "owned_by": "bench-double", "weights": "random"}]})
+
+    async def chat(self, request: Request) -> JSONResponse | StreamingResponse:
+        body = await request.json()
+        self.asked += 1
+        fault = self.faults.kind if self.faults.every and self.asked % self.faults.every == 0 else ""
+        if fault == "refuse":
+            return JSONResponse({"error": {"message": "no", "code": "no"}}, status_code=500)
+        video = body["messages"][0]["content"][0]["video_url"]["url"]
+        session = request.headers.get(self.header) if self.profile == "session-affinity" else None
+        replica, state = self._home(session)
+        if fault == "scatter":
+            replica = (replica + 1) % self.replicas
+        hit = video in self.held[replica]
+        self.held[replica].add(video)
+        if fault == "forget":
+            hit = False
+        tokens = body["max_completion_tokens"] - (1 if fault == "short" else 0)
+        headers = {
+            "x-cosmos3-replica": f"r{replica}",
+            "x-cosmos3-session": state,
+            "x-cosmos3-media": "hit" if hit else "miss",
+        }
+        return StreamingResponse(self._answer(tokens, hit, fault), media_type="text/event-stream", headers=headers)
+
+    def _home(self, session: str | None) -> tuple[int, str]:
+        if session is None:
+            return next(self.turns) % self.replicas, "none"
+        if session in self.homes:
+            return self.homes[session], "hit"
+        self.homes[session] = len(self.homes) % self.replicas
+        return self.homes[session], "new"
+
+    async def _answer(self, tokens: int, hit: bool, fault: str) -> AsyncIterator[bytes]:
+        await asyncio.sleep(0 if hit else 0.005)
+        for _ in range(tokens):
+            yield _event({"choices": [{"delta": {"content": "word "}, "finish_reason": None}]})
+        if fault == "cut":
+            return
+        if fault == "event":
+            yield _event({"error": {"message": "broke"}})
+        usage = {
+            "prompt_tokens": VIDEO_TOKENS + 20,
+            "completion_tokens": tokens,
+            "prompt_tokens_details": {
+                "cached_tokens": VIDEO_TOKENS if hit else 0,
+                "multimodal_tokens": {"video": 0 if fault == "blind" else VIDEO_TOKENS},
+            },
+        }
+        yield _event({"choices": [], "usage": usage})
+        yield b"data: [DONE]\n\n"
+
+
+def _event(body: dict[str, object]) -> bytes:
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+@contextmanager
+def bench_server(server: BenchServer) -> Iterator[BenchServer]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        runner = uvicorn.Server(uvicorn.Config(server.app(), log_level="error", lifespan="off"))
+        thread = threading.Thread(target=runner.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            yield server
+        finally:
+            runner.should_exit = True
+            thread.join(timeout=10)
