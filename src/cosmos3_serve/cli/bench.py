@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    for command in (videos, reasoner, compare):
+    for command in (videos, reasoner, compare, plan):
         group.command(command.__name__)(command)
     app.add_typer(group)
 
@@ -98,7 +98,7 @@ def reasoner(
     """
     from pydantic import ValidationError
 
-    from cosmos3_serve.bench import report
+    from cosmos3_serve.bench import plots, report
     from cosmos3_serve.bench.reasoner import run as run_bench
     from cosmos3_serve.bench.records import Run, Workload
     from cosmos3_serve.client.reasoner import Reasoner
@@ -110,7 +110,7 @@ def reasoner(
                 "videos": videos,
                 "questions": questions,
                 "output_tokens": output_tokens,
-                "concurrency": tuple(int(level) for level in concurrency.split(",")),
+                "concurrency": _levels(concurrency),
                 "repeats": repeats,
                 "fresh": strict,
                 "transport": transport,
@@ -136,6 +136,7 @@ def reasoner(
 
     found = asyncio.run(run())
     rows = report.write(found, output_dir)
+    plots.page([found], plots.draw([found], output_dir), output_dir)
     if json:
         output.emit({"directory": str(output_dir), "valid": True, "levels": [row.model_dump() for row in rows]})
     else:
@@ -145,20 +146,75 @@ def reasoner(
 def compare(
     a: Annotated[Path, typer.Argument(help="Directory of a run.")],
     b: Annotated[Path, typer.Argument(help="Directory of the run that is set against it.")],
+    output_dir: Annotated[
+        Path | None, typer.Option("--output", help="Also write comparison.md, plots and one HTML page here.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Set two runs of the same work side by side: ratios, with an interval where the runs have repeats."""
     import dataclasses
 
     from cosmos3_serve.bench import compare as side_by_side
-    from cosmos3_serve.bench import report
+    from cosmos3_serve.bench import plots, report
 
     one, other = report.read(a), report.read(b)
     gains = side_by_side.compare(one, other)
+    if output_dir is not None:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        (output_dir / "comparison.md").write_text(side_by_side.markdown(one, other, gains), encoding="utf-8")
+        plots.page([one, other], plots.draw([one, other], output_dir), output_dir)
     if json:
         output.emit({"gains": [dataclasses.asdict(gain) for gain in gains]})
     else:
         print(side_by_side.markdown(one, other, gains), end="")
+
+
+def plan(
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Replicas, one GPU each.")] = 8,
+    questions: Annotated[int, typer.Option("--questions", min=1, help="Of each video.")] = 20,
+    output_tokens: Annotated[int, typer.Option("--output-tokens", min=1, help="Of each answer.")] = 128,
+    concurrency: Annotated[str, typer.Option("--concurrency", help="Questions in flight: 1,2,4.")] = "1,2,4,8,16",
+    videos_held: Annotated[int, typer.Option("--videos-held", min=1, help="By each replica's caches.")] = 1_000_000,
+    from_run: Annotated[Path | None, typer.Option("--from", help="Take the costs from this run.")] = None,
+    run_workers: Annotated[int, typer.Option("--run-workers", min=1, help="Replicas that the run had.")] = 1,
+    cold_ms: Annotated[float | None, typer.Option("--cold-ms", help="First token of a new video, alone.")] = None,
+    warm_ms: Annotated[float | None, typer.Option("--warm-ms", help="First token of a known one, alone.")] = None,
+    itl_ms: Annotated[float | None, typer.Option("--itl-ms", help="Between tokens.")] = None,
+    json: Json = False,
+) -> None:
+    """Predict requests per second and TTFT of a fleet, for both routing profiles, from measured costs.
+
+    The costs come from a run of `cosmos3 bench reasoner` (then its own levels are predicted too, and the error is
+    said), or from --cold-ms, --warm-ms and --itl-ms. Without either the model is set against the published table of
+    eight H200.
+    """
+    from cosmos3_serve.bench import plan_report
+
+    levels = _levels(concurrency)
+    if from_run is None and (cold_ms, warm_ms, itl_ms) == (None, None, None):
+        found = plan_report.reference()
+    elif from_run is not None:
+        found = plan_report.from_run(from_run, run_workers=run_workers, workers=workers, questions=questions,
+                                     output_tokens=output_tokens, levels=levels, videos_held=videos_held)  # fmt: skip
+    elif cold_ms is None or warm_ms is None or itl_ms is None:
+        raise UsageError("--cold-ms, --warm-ms and --itl-ms go together")
+    else:
+        found = plan_report.from_costs(cold_ms, warm_ms, itl_ms, workers=workers, questions=questions,
+                                       output_tokens=output_tokens, levels=levels, videos_held=videos_held)  # fmt: skip
+    if json:
+        output.emit(found.as_dict())
+    else:
+        print(found.markdown(), end="")
+
+
+def _levels(text: str) -> tuple[int, ...]:
+    try:
+        levels = tuple(int(level) for level in text.split(","))
+    except ValueError:
+        raise UsageError(f"--concurrency {text!r} is no list of numbers", remedy="for example 1,2,4") from None
+    if min(levels) < 1 or len(set(levels)) != len(levels):
+        raise UsageError("--concurrency wants different levels of at least 1")
+    return levels
 
 
 @contextmanager

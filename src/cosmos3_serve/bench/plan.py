@@ -1,0 +1,237 @@
+"""A capacity model: what N workers give, from what one question costs cold and warm.
+
+One worker is a closed queue with as many questions in flight as it is given. The way to the first token (fetch,
+decode, processor, prefill) is a station that serves one question at a time: its demand is the cold or the warm time to
+the first token of a lone question. Decoding is a delay, since a batch of decoding questions slows each of them little;
+how little is `itl_s`, measured. The exact mean-value analysis of that network gives rate and waiting. It knows nothing
+of a load that is uneven for a moment: where workers are busy it is an upper bound (`against_reference` says how far).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from cosmos3_serve.bench.records import Profile, Run
+from cosmos3_serve.bench.reference import OUTPUT_TOKENS, QUESTIONS, ROWS, WORKERS
+from cosmos3_serve.errors import InputError
+
+
+class Costs(BaseModel):
+    """What one question costs one worker, in seconds.
+
+    Args:
+        cold_s, warm_s: to the first token, alone, of a video that the worker does not and does hold.
+        itl_s: between tokens, by questions in flight on the worker; between two of them it is interpolated, past the
+            last one it stays.
+        videos_held: how many the worker's caches hold.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cold_s: float = Field(gt=0)
+    warm_s: float = Field(gt=0)
+    itl_s: Mapping[int, float]
+    videos_held: int = Field(default=1_000_000, ge=1)
+
+    @field_validator("itl_s")
+    @classmethod
+    def _some(cls, value: Mapping[int, float]) -> Mapping[int, float]:
+        if not value or min(value) < 1 or min(value.values()) <= 0:
+            raise ValueError("give seconds between tokens for one question in flight or more")
+        return value
+
+    def itl(self, in_flight: float) -> float:
+        known = sorted(self.itl_s)
+        if in_flight <= known[0]:
+            return self.itl_s[known[0]]
+        for low, high in pairwise(known):
+            if in_flight <= high:
+                share = (in_flight - low) / (high - low)
+                return self.itl_s[low] + share * (self.itl_s[high] - self.itl_s[low])
+        return self.itl_s[known[-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """
+    Args:
+        cold_share: of all questions.
+        bound_by: what would have to get cheaper: the way to the first token, decoding, or more questions in flight.
+    """
+
+    concurrency: int
+    requests_per_s: float
+    ttft_mean_s: float
+    ttft_warm_s: float
+    cold_share: float
+    busy: float
+    bound_by: Literal["first token", "decode", "load"]
+
+
+def predict(
+    costs: Costs, *, workers: int, questions: int, output_tokens: int, profile: Profile, concurrency: int
+) -> Prediction:
+    """A fleet with `concurrency` questions in flight, spread evenly over `workers`."""
+    if min(workers, questions, output_tokens, concurrency) < 1:
+        raise InputError("workers, questions, output tokens and concurrency are at least 1")
+    cold = cold_share(costs, workers=workers, questions=questions, profile=profile, concurrency=concurrency)
+    demand = cold * costs.cold_s + (1 - cold) * costs.warm_s
+    each = concurrency / workers
+    if each <= 1:
+        # Some workers idle: whoever works, works alone.
+        cycle = demand + (output_tokens - 1) * costs.itl(1)
+        rate, waited, busy = concurrency / cycle, demand, each * demand / cycle
+    else:
+        delay = (output_tokens - 1) * costs.itl(each)
+        rate, waited, busy = _closed(demand, delay, each)
+        rate *= workers
+    warm = max(costs.warm_s, waited - demand + costs.warm_s)
+    decoding = (output_tokens - 1) * costs.itl(max(1.0, each))
+    bound: Literal["first token", "decode", "load"] = (
+        "first token" if busy > 0.8 else "load" if each < 1 else "decode" if decoding > waited else "first token"
+    )
+    return Prediction(concurrency, rate, waited, warm, cold, busy, bound)
+
+
+def cold_share(costs: Costs, *, workers: int, questions: int, profile: Profile, concurrency: int) -> float:
+    """The share of questions whose worker does not hold the video.
+
+    Affinity: the first of each video. Round robin: the first on each worker that a video's questions come to; one
+    session alone goes round in order, several together come to a worker as if drawn by lot. Where more videos are asked
+    about at a time than a worker holds, the least recently used goes just before it is needed: every question is cold.
+    """
+    live = math.ceil(concurrency / workers) if profile == "session-affinity" else concurrency
+    if live > costs.videos_held:
+        return 1.0
+    if profile == "session-affinity":
+        return 1 / questions
+    if concurrency == 1:
+        return min(workers, questions) / questions
+    return workers * (1 - (1 - 1 / workers) ** questions) / questions
+
+
+def _closed(demand: float, delay: float, in_flight: float) -> tuple[float, float, float]:
+    """Rate, seconds at the station, utilisation; for a number of customers that may lie between two whole ones."""
+    length, rows = 0.0, [(0.0, demand, 0.0)]
+    for customers in range(1, math.ceil(in_flight) + 1):
+        waited = demand * (1 + length)
+        rate = customers / (waited + delay)
+        length = rate * waited
+        rows.append((rate, waited, rate * demand))
+    low, high = rows[math.floor(in_flight)], rows[math.ceil(in_flight)]
+    share = in_flight - math.floor(in_flight)
+    mixed = [a + share * (b - a) for a, b in zip(low, high, strict=True)]
+    return mixed[0], mixed[1], mixed[2]
+
+
+def costs_of(run: Run, *, workers: int, videos_held: int = 1_000_000) -> Costs:
+    """What a run measured: cold and warm times from its lowest level, the pace of decoding from every level.
+
+    Raises:
+        InputError: it has no level with at most one question in flight a worker, or nothing tells cold from warm.
+    """
+    lowest = min(run.workload.concurrency)
+    if lowest > workers:
+        raise InputError(
+            f"the lowest level has {lowest} questions in flight on {workers} workers: a lone one is needed"
+        )
+    alone = [r for r in run.requests if r.concurrency == lowest]
+    told = [r for r in alone if r.cached_tokens is not None and r.video_tokens]
+    cold = [r.ttft for r in told if (r.cached_tokens or 0) < 0.5 * (r.video_tokens or 0)]
+    warm = [r.ttft for r in told if (r.cached_tokens or 0) >= 0.5 * (r.video_tokens or 0)]
+    if not cold or not warm:
+        raise InputError(
+            "the run's lowest level has no cold or no warm question by the server's count of cached tokens"
+        )
+    paces: dict[int, list[float]] = {}
+    for request in run.requests:
+        if request.itl is not None:
+            paces.setdefault(max(1, round(request.concurrency / workers)), []).append(request.itl)
+    if not paces:
+        raise InputError("answers of one token tell no pace of decoding")
+    return Costs(
+        cold_s=_mean(cold),
+        warm_s=_mean(warm),
+        itl_s={each: _mean(values) for each, values in paces.items()},
+        videos_held=videos_held,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A prediction beside what was measured. `error` is predicted over measured, less one."""
+
+    profile: Profile
+    concurrency: int
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1
+
+
+def against_reference() -> list[Checked]:
+    """The seed's table for eight workers, from costs taken out of its first and last rows alone.
+
+    The two rates at concurrency 1 give the warm and the cold time (1 of 20 questions is cold with affinity, 8 of 20
+    with round robin), its TTFT the split of the warm one; the last row's latency (409 ms) and TTFT (62 ms) give the
+    pace of decoding with two questions in flight. Every other row is a prediction.
+    """
+    affinity, robin = 1 / ROWS[0].affinity, 1 / ROWS[0].round_robin
+    extra = (robin - affinity) / (8 / 20 - 1 / 20)
+    warm_s = ROWS[0].affinity_ttft_p50_ms / 1000
+    decoding = affinity - warm_s - extra / 20
+    costs = Costs(
+        cold_s=warm_s + extra,
+        warm_s=warm_s,
+        itl_s={1: decoding / (OUTPUT_TOKENS - 1), 2: (0.409 - 0.062) / (OUTPUT_TOKENS - 1)},
+    )
+    found = []
+    profiles: Sequence[Profile] = ("round-robin", "session-affinity")
+    for row in ROWS[1:]:
+        for profile in profiles:
+            said = predict(
+                costs,
+                workers=WORKERS,
+                questions=QUESTIONS,
+                output_tokens=OUTPUT_TOKENS,
+                profile=profile,
+                concurrency=row.concurrency,
+            )
+            measured = row.round_robin if profile == "round-robin" else row.affinity
+            found.append(Checked(profile, row.concurrency, said.requests_per_s, measured))
+    return found
+
+
+def against_run(run: Run, costs: Costs, *, workers: int) -> list[Checked]:
+    """Every level of a run beside its prediction; the lowest one is where the costs come from."""
+    from cosmos3_serve.bench.statistics import levels
+
+    work = run.workload
+    return [
+        Checked(
+            work.profile,
+            row.concurrency,
+            predict(
+                costs,
+                workers=workers,
+                questions=work.questions,
+                output_tokens=work.output_tokens,
+                profile=work.profile,
+                concurrency=row.concurrency,
+            ).requests_per_s,
+            row.requests_per_s,
+        )
+        for row in levels(run)
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
