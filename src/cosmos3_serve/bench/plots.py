@@ -63,16 +63,14 @@ def draw(runs: Sequence[Run], directory: Path) -> list[Path]:
 
 def page(runs: Sequence[Run], plots: Sequence[Path], directory: Path) -> Path:
     """Tables and pictures in one file without a link to anything."""
-    parts = [
-        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>cosmos3 bench</title><style>{_STYLE}</style>"
-    ]
+    parts = [_HEAD]
     for run in runs:
         work = run.workload
         parts.append(f"<h1>{_text(run.model)}, {_text(work.profile)}</h1>")
         parts.append(
             f"<p>{_text(run.started_at)}, server {_text(run.server)}, <strong>weights: {_text(run.weights)}</strong>,"
-            f" load: {_text(run.load)}. {work.videos} videos of {run.recipe.seconds} s, {work.questions} questions each,"
-            f" {work.output_tokens} tokens an answer.</p>"
+            f" load: {_text(run.load)}. {work.videos} videos of {run.recipe.seconds} s, {work.questions} questions"
+            f" each, {work.output_tokens} tokens an answer.</p>"
         )
         parts.append(f"<p>{_text(', '.join(f'{name} {value}' for name, value in run.machine.items()))}</p>")
         parts.append("<table><tr>" + "".join(f"<th>{_text(name)}</th>" for name in COLUMNS) + "</tr>")
