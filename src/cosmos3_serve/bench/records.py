@@ -58,7 +58,7 @@ class Request(BaseModel):
     concurrency: int
     video: str
     turn: int
-    session: str | None
+    session: str | None = None
     headers: tuple[str, ...] = ()
     header_seen: bool | None = None
     started: float

@@ -61,10 +61,12 @@ def read(directory: Path) -> Run:
             head.pop(name, None)
         with (directory / RECORDS).open(encoding="utf-8") as file:
             run = Run(**head, requests=[Request.model_validate_json(line) for line in file])
-    except (OSError, ValueError, TypeError, ValidationError) as error:
-        raise InputError(
-            f"{directory} holds no run that can be read: {str(error).splitlines()[0]}", code="run_unreadable"
-        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise _unreadable(directory, f"{place}: {first['msg']}") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise _unreadable(directory, str(error)) from None
     require_valid(run)
     return run
 
@@ -123,6 +125,10 @@ def markdown(run: Run, rows: list[Level]) -> str:
         turns = ", ".join(f"{value:.0f}" for value in row.ttft_by_turn_ms)
         lines.append(f"- concurrency {row.concurrency}, repeat {row.repeat + 1}: {turns}")
     return "\n".join(lines) + "\n"
+
+
+def _unreadable(directory: Path, why: str) -> InputError:
+    return InputError(f"{directory} holds no run that can be read: {why.splitlines()[0]}", code="run_unreadable")
 
 
 def _own(directory: Path) -> None:

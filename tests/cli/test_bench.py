@@ -1,0 +1,93 @@
+"""`cosmos3 bench …` as a user runs it: results on stdout, an invalid run ends with exit code 3 and no figure."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.bench_server import BenchServer, Faults, bench_server
+
+from cosmos3_serve.cli import main
+
+WORK = ["--videos", "3", "--questions", "2", "--output-tokens", "4", "--concurrency", "1,2"]
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clips")
+    argv = ["bench", "videos", "--videos-dir", str(folder), "--count", "3", "--seconds", "1", "--size", "32x32"]
+    assert main.run(main.build(), "cosmos3", [*argv, "--workers", "1"]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COSMOS3_REASONER_TOKEN", "bench-token")
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = main.run(main.build(), "cosmos3", ["bench", *argv, "--json"])
+    out = capsys.readouterr().out
+    return code, json.loads(out)
+
+
+def measure(clips: Path, output: Path, profile: str, server: BenchServer, *more: str) -> list[str]:
+    places = ["--videos-dir", str(clips), "--output", str(output), "--endpoint", server.url]
+    return ["reasoner", "--profile", profile, *places, *WORK, *more]
+
+
+def test_two_profiles_are_measured_and_compared(
+    clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for profile in ("round-robin", "session-affinity"):
+        with bench_server(BenchServer(profile=profile)) as server:
+            code, found = run(capsys, *measure(clips, tmp_path / profile, profile, server))
+        assert (code, found["valid"], len(found["levels"])) == (0, True, 2)
+        names = {path.name for path in (tmp_path / profile).iterdir()}
+        assert {"run.json", "requests.jsonl", "table.csv", "report.md", "report.html", "throughput.png"} <= names
+        assert "bench-token" not in (tmp_path / profile / "run.json").read_text()
+    runs = [str(tmp_path / "round-robin"), str(tmp_path / "session-affinity")]
+    code, found = run(capsys, "compare", *runs, "--output", str(tmp_path / "both"))
+    assert code == 0 and {gain["figure"] for gain in found["gains"]} >= {"requests/s", "TTFT p50 ms"}
+    assert (tmp_path / "both" / "comparison.md").exists() and (tmp_path / "both" / "report.html").exists()
+    code, found = run(capsys, "plan", "--from", runs[1], "--run-workers", "2", "--workers", "8")
+    assert code == 0 and len(found["checked"]) == 2 and len(found["predicted"]["round-robin"]) == 5
+
+
+def test_an_invalid_run_prints_no_figure(clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with bench_server(BenchServer(faults=Faults("short", every=3))) as server:
+        code, found = run(capsys, *measure(clips, tmp_path / "r", "session-affinity", server))
+    assert (code, found["code"]) == (3, "run_invalid")
+    assert "requests_per_s" not in json.dumps(found)
+    assert not (tmp_path / "r" / "table.csv").exists()
+    code, found = run(capsys, "compare", str(tmp_path / "r"), str(tmp_path / "r"))
+    assert (code, found["code"]) == (3, "run_invalid")
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "name"),
+    [
+        (["--profile", "sticky"], 2, "usage"),
+        (["--concurrency", "0"], 2, "usage"),
+        (["--concurrency", "1,1"], 2, "usage"),
+        (["--concurrency", "a"], 2, "usage"),
+        (["--videos", "9"], 2, "videos_too_few"),
+        (["--videos-dir", "/nowhere"], 2, "videos_missing"),
+        (["--model", "other"], 2, "model_not_served"),
+        (["--token-env", "NOT_SET"], 2, "no_token"),
+        (["--endpoint", "http://127.0.0.1:9"], 4, "unreachable"),
+    ],
+)
+def test_bad_calls_are_named(
+    clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int, name: str
+) -> None:
+    with bench_server(BenchServer()) as server:
+        found = run(capsys, *measure(clips, tmp_path / "r", "round-robin", server, *more))
+    assert (found[0], found[1]["code"]) == (code, name)
+    assert not (tmp_path / "r").exists()
+
+
+def test_the_plan_without_a_run_is_set_against_the_published_table(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = run(capsys, "plan")
+    assert code == 0 and len(found["checked"]) == 8 and found["predicted"] == {}
