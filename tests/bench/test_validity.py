@@ -1,6 +1,8 @@
 """Each check by records made by hand: what it finds, and that a clean run passes it."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +108,12 @@ def test_round_robin_is_pure(change: dict[str, object], code: str) -> None:
     assert check(made(plain, work)) == []
     changed = [plain[0].model_copy(update=change), *plain[1:]]
     assert code in [finding.code for finding in check(made(changed, work))]
+
+
+def test_the_documentation_names_every_code() -> None:
+    root = Path(__file__).parents[2]
+    source = (root / "src/cosmos3_serve/bench/validity.py").read_text()
+    codes = set(re.findall(r"(?:Finding|_of)\(\s*\"([a-z_]+)\"", source))
+    page = (root / "docs/benchmarking.md").read_text()
+    assert len(codes) > 15
+    assert not {code for code in codes if f"`{code}`" not in page}
