@@ -9,7 +9,7 @@ from support.bench_server import BenchServer, Faults, bench_server
 
 from cosmos3_serve.cli import main
 
-WORK = ["--videos", "3", "--questions", "2", "--output-tokens", "4", "--concurrency", "1,2"]
+WORK = ["--load", "own", "--videos", "3", "--questions", "2", "--output-tokens", "4", "--concurrency", "1,2"]
 
 
 @pytest.fixture(scope="module")

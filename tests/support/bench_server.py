@@ -61,12 +61,14 @@ class BenchServer:
         fault = self.faults.kind if self.faults.every and self.asked % self.faults.every == 0 else ""
         if fault == "refuse":
             return JSONResponse({"error": {"message": "no", "code": "no"}}, status_code=500)
-        video = body["messages"][0]["content"][0]["video_url"]["url"]
+        parts = body["messages"][0]["content"]
+        urls = [part["video_url"]["url"] for part in parts if isinstance(part, dict) and part["type"] == "video_url"]
+        video = urls[0] if urls else ""
         session = request.headers.get(self.header) if self.profile == "session-affinity" else None
         replica, state = self._home(session)
         if fault == "scatter":
             replica = (replica + 1) % self.replicas
-        hit = video in self.held[replica]
+        hit = video in self.held[replica] and bool(video)
         self.held[replica].add(video)
         if fault == "forget":
             hit = False
@@ -76,7 +78,11 @@ class BenchServer:
             "x-cosmos3-session": state,
             "x-cosmos3-media": "hit" if hit else "miss",
         }
-        return StreamingResponse(self._answer(tokens, hit, fault), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(
+            self._answer(tokens, hit, fault, VIDEO_TOKENS if video else 0),
+            media_type="text/event-stream",
+            headers=headers,
+        )
 
     def _home(self, session: str | None) -> tuple[int, str]:
         if session is None:
@@ -86,20 +92,20 @@ class BenchServer:
         self.homes[session] = len(self.homes) % self.replicas
         return self.homes[session], "new"
 
-    async def _answer(self, tokens: int, hit: bool, fault: str) -> AsyncIterator[bytes]:
+    async def _answer(self, tokens: int, hit: bool, fault: str, seen: int) -> AsyncIterator[bytes]:
         await asyncio.sleep(0 if hit else 0.005)
         for _ in range(tokens):
-            yield _event({"choices": [{"delta": {"content": "word "}, "finish_reason": None}]})
+            yield _event({"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]})
         if fault == "cut":
             return
         if fault == "event":
             yield _event({"error": {"message": "broke"}})
         usage = {
-            "prompt_tokens": VIDEO_TOKENS + 20,
+            "prompt_tokens": seen + 20,
             "completion_tokens": tokens,
             "prompt_tokens_details": {
-                "cached_tokens": VIDEO_TOKENS if hit else 0,
-                "multimodal_tokens": {"video": 0 if fault == "blind" else VIDEO_TOKENS},
+                "cached_tokens": seen if hit else 0,
+                "multimodal_tokens": {"video": 0 if fault == "blind" else seen},
             },
         }
         yield _event({"choices": [], "usage": usage})
@@ -107,7 +113,8 @@ class BenchServer:
 
 
 def _event(body: dict[str, object]) -> bytes:
-    return b"data: " + json.dumps(body).encode() + b"\n\n"
+    head = {"id": "double", "object": "chat.completion.chunk", "created": 0, "model": MODEL}
+    return b"data: " + json.dumps(body if "error" in body else head | body).encode() + b"\n\n"
 
 
 @contextmanager

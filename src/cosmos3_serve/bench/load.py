@@ -18,13 +18,16 @@ CONNECT_S = 10.0
 
 
 class Load:
-    """
+    """Our own load generator.
+
     Args:
         base_url: of an OpenAI-compatible server, without `/v1`.
         token: "" where the server asks for none.
         part: the URL of each video by name, as its content part carries it.
         timeout_s: without a byte of an answer.
     """
+
+    name = "cosmos3 bench (own load generator)"
 
     def __init__(
         self,
@@ -114,9 +117,13 @@ class Load:
             raise ValueError("the answer holds no text")
 
 
+def text_of(turn: int) -> str:
+    """The words of a question. Every turn has others, so that only the video can be cached between them."""
+    return f"Question {turn}: what happens in this clip, and where is shape number {turn + 1}?"
+
+
 def question(model: str, video_url: str, turn: int, tokens: int) -> dict[str, Any]:
-    """The body of one question. Every turn has another text, so that only the video can be cached between them."""
-    text = f"Question {turn}: what happens in this clip, and where is shape number {turn + 1}?"
+    """The body of one question."""
     return {
         "model": model,
         "messages": [
@@ -124,7 +131,7 @@ def question(model: str, video_url: str, turn: int, tokens: int) -> dict[str, An
                 "role": "user",
                 "content": [
                     {"type": "video_url", "video_url": {"url": video_url}},
-                    {"type": "text", "text": text},
+                    {"type": "text", "text": text_of(turn)},
                 ],
             }
         ],

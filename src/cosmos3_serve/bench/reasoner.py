@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
 from cosmos3_serve.bench import machine
-from cosmos3_serve.bench.load import Load
+from cosmos3_serve.bench.aiperf import AIPerfLoad
+from cosmos3_serve.bench.load import Load, text_of
 from cosmos3_serve.bench.media_server import serve_videos
 from cosmos3_serve.bench.records import Request, Run, Workload
 from cosmos3_serve.bench.videos import MIME, Video, VideoSet, refuse_duplicates
 from cosmos3_serve.client.reasoner import Reasoner, data_url
 from cosmos3_serve.errors import ContractViolation, InputError
 
-LOAD_NAME = "cosmos3 bench (own load generator)"
+
+class Generator(Protocol):
+    """What puts the load on: one level of sessions at a time."""
+
+    name: str
+
+    async def level(
+        self, videos: Sequence[str], *, concurrency: int, repeat: int, done: Callable[[], None] = ...
+    ) -> list[Request]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WithAIPerf:
+    """Run AIPerf instead of our own load generator; `folder` keeps its files."""
+
+    program: Path
+    tokenizer: str
+    folder: Path
 
 
 async def run(
@@ -31,6 +50,7 @@ async def run(
     video_host: str = "127.0.0.1",
     video_port: int = 0,
     video_base_url: str = "",
+    aiperf: WithAIPerf | None = None,
     progress: Callable[[str, int, int], None] = lambda what, done, of: None,
 ) -> Run:
     """Ask every question at every level, and write down what came.
@@ -59,7 +79,7 @@ async def run(
         if workload.transport == "http" and not base:
             base = stack.enter_context(serve_videos(directory, listing, host=video_host, port=video_port))
         part = await _parts(reasoner, workload, directory, videos, base)
-        load = Load(workload, base_url=reasoner.endpoint, token=token, model=reasoner.model, part=part)
+        load = await _load(reasoner, token, workload, part, aiperf)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         requests = await _levels(load, workload, [video.name for video in videos], progress)
     return Run(
@@ -69,15 +89,36 @@ async def run(
         model=reasoner.model,
         server=served["server"],
         weights=served["weights"],
-        load=LOAD_NAME,
+        load=load.name,
         machine=machine.describe(),
         started_at=started,
         requests=requests,
     )
 
 
+async def _load(
+    reasoner: Reasoner, token: str, workload: Workload, part: Mapping[str, str], aiperf: WithAIPerf | None
+) -> Generator:
+    if aiperf is None:
+        return Load(workload, base_url=reasoner.endpoint, token=token, model=reasoner.model, part=part)
+    alone = await reasoner.ask(text_of(0), max_tokens=1)
+    load = AIPerfLoad(
+        aiperf.program,
+        aiperf.tokenizer,
+        workload,
+        base_url=reasoner.endpoint,
+        token=token,
+        model=reasoner.model,
+        part=part,
+        folder=aiperf.folder,
+        text_tokens=int(alone.usage.get("prompt_tokens") or 0),
+    )
+    await load.prove()
+    return load
+
+
 async def _levels(
-    load: Load, workload: Workload, names: list[str], progress: Callable[[str, int, int], None]
+    load: Generator, workload: Workload, names: list[str], progress: Callable[[str, int, int], None]
 ) -> list[Request]:
     records: list[Request] = []
     total = workload.videos * workload.questions

@@ -32,7 +32,11 @@ def write(run: Run, directory: Path) -> list[Level]:
         Refusal: code `run_invalid`, after the records and the findings were written; no file then holds a figure.
         InputError: the directory holds another run already, or cannot be written.
     """
-    _own(directory)
+    require_new(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {directory}: {error.strerror}") from None
     lines = "".join(request.model_dump_json(exclude_none=True) + "\n" for request in run.requests)
     (directory / RECORDS).write_text(lines, encoding="utf-8")
     findings = check(run)
@@ -131,11 +135,11 @@ def _unreadable(directory: Path, why: str) -> InputError:
     return InputError(f"{directory} holds no run that can be read: {why.splitlines()[0]}", code="run_unreadable")
 
 
-def _own(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make {directory}: {error.strerror}") from None
+def require_new(directory: Path) -> None:
+    """
+    Raises:
+        InputError: the directory holds a run already (code `run_exists`).
+    """
     if (directory / RUN).exists() or (directory / RECORDS).exists():
         raise InputError(
             f"{directory} holds a run already",

@@ -19,6 +19,9 @@ from cosmos3_serve.settings import REASONER_TOKEN_ENV
 
 Videos = Annotated[Path, typer.Option("--videos-dir", help="Directory of the clips and their listing.")]
 
+Environment = Annotated[Path, typer.Option("--aiperf-dir", help="AIPerf's environment.")]
+ENVIRONMENT = Path(".venv-aiperf")
+
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
@@ -28,9 +31,21 @@ def register(app: typer.Typer) -> None:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    for command in (videos, reasoner, compare, plan):
+    for command in (setup, videos, reasoner, compare, plan):
         group.command(command.__name__)(command)
     app.add_typer(group)
+
+
+def setup(aiperf_dir: Environment = ENVIRONMENT, json: Json = False) -> None:
+    """Install AIPerf into an environment of its own (about 1.2 GB); nothing happens where it is already."""
+    from cosmos3_serve.bench.aiperf import VERSION, set_up
+
+    with output.console().status(f"AIPerf {VERSION} into {aiperf_dir}"):
+        program = set_up(aiperf_dir)
+    if json:
+        output.emit({"program": str(program), "version": VERSION})
+    else:
+        output.console().print(f"AIPerf {VERSION}: {program}", markup=False)
 
 
 def videos(
@@ -84,6 +99,9 @@ def reasoner(
     session_header: Annotated[
         str, typer.Option("--session-header", help="That the server takes sessions from.")
     ] = "X-Dynamo-Session-ID",
+    load: Annotated[str, typer.Option("--load", help="aiperf (see `bench setup`) or own.")] = "aiperf",
+    aiperf_dir: Environment = ENVIRONMENT,
+    tokenizer: Annotated[str, typer.Option("--tokenizer", help="That AIPerf wants: a directory or Hub id.")] = "",
     endpoint: Endpoint = "",
     token_env: TokenEnv = REASONER_TOKEN_ENV,
     model: Model = MODEL,
@@ -99,6 +117,8 @@ def reasoner(
     from pydantic import ValidationError
 
     from cosmos3_serve.bench import plots, report
+    from cosmos3_serve.bench.aiperf import find
+    from cosmos3_serve.bench.reasoner import WithAIPerf
     from cosmos3_serve.bench.reasoner import run as run_bench
     from cosmos3_serve.bench.records import Run, Workload
     from cosmos3_serve.client.reasoner import Reasoner
@@ -120,6 +140,11 @@ def reasoner(
     except (ValueError, ValidationError) as error:
         raise UsageError(f"no such run: {_first(error)}") from None
 
+    if load not in ("aiperf", "own"):
+        raise UsageError(f"--load {load!r} is neither aiperf nor own")
+    report.require_new(output_dir)
+    driver = WithAIPerf(find(aiperf_dir, tokenizer), tokenizer, output_dir / "aiperf") if load == "aiperf" else None
+
     async def run() -> Run:
         async with Reasoner(endpoint, token_env=token_env, model=model, timeout_s=timeout) as asked:
             with progress("questions", workload.videos * workload.questions) as show:
@@ -131,6 +156,7 @@ def reasoner(
                     video_host=video_host,
                     video_port=video_port,
                     video_base_url=video_base_url,
+                    aiperf=driver,
                     progress=show,
                 )
 

@@ -1,0 +1,123 @@
+"""AIPerf: what is handed to it and what is made of its records; the program itself where it is installed."""
+
+import json
+import os
+from pathlib import Path
+
+import httpx
+import pytest
+from support.bench_server import MODEL, BenchServer, bench_server
+
+from cosmos3_serve.bench import aiperf, report
+from cosmos3_serve.bench.proxy import recording_proxy
+from cosmos3_serve.bench.reasoner import WithAIPerf, run
+from cosmos3_serve.bench.records import Workload
+from cosmos3_serve.bench.validity import check
+from cosmos3_serve.bench.videos import Recipe, make_videos
+from cosmos3_serve.client.reasoner import Reasoner
+from cosmos3_serve.errors import Cosmos3Error
+
+WORK = Workload(profile="session-affinity", videos=2, questions=2, output_tokens=4, concurrency=(1,))
+DIRECTORY = os.environ.get("COSMOS3_AIPERF_DIR", "")
+TOKENIZER = os.environ.get("COSMOS3_AIPERF_TOKENIZER", "")
+
+
+def line(video: int, turn: int, **changed: object) -> str:
+    """A line as AIPerf 0.13.0 exports it, less the metrics that are not read."""
+    start = 1_795_998_584_810_519_841 + (video * 2 + turn) * 10**9
+    entry = {
+        "metadata": {
+            "x_correlation_id": f"id-{video}", "conversation_id": f"video-{video:05d}.mp4", "turn_index": turn,
+            "request_start_ns": start, "request_end_ns": start + 600_000_000, "benchmark_phase": "profiling",
+        },
+        "metrics": {
+            "usage_prompt_tokens": {"value": 140, "unit": "tokens"},
+            "usage_completion_tokens": {"value": 4, "unit": "tokens"},
+            "usage_prompt_cache_read_tokens": {"value": 100 if turn else 0, "unit": "tokens"},
+            "time_to_first_token": {"value": 200.0, "unit": "ms"},
+            "request_latency": {"value": 500.0, "unit": "ms"},
+        },
+    }  # fmt: skip
+    return json.dumps(entry | changed)
+
+
+def read(*lines: str, headers: tuple[str, ...] = ("x-correlation-id", "x-dynamo-session-id")) -> list[aiperf.Request]:
+    return aiperf.records(lines, WORK, concurrency=1, repeat=0, headers=headers, text_tokens=20)
+
+
+def test_a_record_keeps_times_tokens_and_session() -> None:
+    found = read(line(1, 1))[0]
+    assert (found.video, found.turn, found.session, found.status) == ("video-00001.mp4", 1, "id-1", 200)
+    assert found.ttft == pytest.approx(0.2, abs=1e-5) and found.latency == pytest.approx(0.5, abs=1e-5)
+    assert found.itl == pytest.approx(0.1, abs=1e-5)
+    assert (found.prompt_tokens, found.output_tokens, found.cached_tokens) == (140, 4, 100)
+    assert found.video_tokens == 140 - 20 - aiperf.SLACK_TOKENS
+    assert found.header_seen is True
+
+
+def test_a_header_that_no_proxy_saw_is_not_proved() -> None:
+    assert read(line(0, 0), headers=("x-correlation-id",))[0].header_seen is False
+
+
+def test_a_failed_request_is_a_record() -> None:
+    found = read(line(0, 0, metrics={}, error={"type": "Timeout", "message": "too late"}))[0]
+    assert found.error == "Timeout: too late" and found.first is None
+
+
+def test_the_questions_of_a_session_stand_in_order(tmp_path: Path) -> None:
+    aiperf.write_dataset(tmp_path / "q.jsonl", {"a.mp4": "http://x/a.mp4", "text": ""}, 2, 4)
+    lines = [json.loads(text) for text in (tmp_path / "q.jsonl").read_text().splitlines()]
+    assert [entry["session_id"] for entry in lines] == ["a.mp4", "a.mp4", "text", "text"]
+    assert lines[0]["text"] != lines[1]["text"] and lines[0]["text"] == lines[2]["text"]
+    assert lines[0]["video"] == "http://x/a.mp4" and "video" not in lines[2]
+
+
+def test_the_environment_sends_the_header_for_affinity_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(aiperf.SESSION_VARIABLE, "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert aiperf.environment(WORK)[aiperf.SESSION_VARIABLE] == "1"
+    robin = aiperf.environment(WORK.model_copy(update={"profile": "round-robin"}))
+    assert aiperf.SESSION_VARIABLE not in robin and "HF_HUB_OFFLINE" not in robin
+    with pytest.raises(Cosmos3Error):
+        aiperf.environment(WORK.model_copy(update={"session_header": "x-other"}))
+
+
+def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Cosmos3Error) as refused:
+        aiperf.find(tmp_path, "t")
+    assert refused.value.stable_code == "no_aiperf"
+    with pytest.raises(Cosmos3Error) as failed:
+        aiperf.set_up(tmp_path / "new", python=str(tmp_path / "no-python"))
+    assert failed.value.stable_code == "aiperf_not_installed"
+
+
+def test_the_proxy_records_headers_and_passes_everything_on() -> None:
+    server = BenchServer()
+    body = {"messages": [{"content": [{"type": "video_url", "video_url": {"url": "u"}}]}], "max_completion_tokens": 2}
+    with bench_server(server), recording_proxy(server.url) as (url, recorded):
+        headers = {"X-Dynamo-Session-ID": "s1", "Authorization": "Bearer secret"}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers)
+        assert answer.text.endswith("data: [DONE]\n\n") and answer.headers["x-cosmos3-session"] == "new"
+        assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == MODEL
+        assert httpx.post(f"{url}/none", json={}).status_code == 404
+    assert recorded.requests[0]["x-dynamo-session-id"] == "s1"
+    assert "secret" not in json.dumps(recorded.requests)
+
+
+@pytest.mark.skipif(
+    not (DIRECTORY and TOKENIZER), reason="COSMOS3_AIPERF_DIR and COSMOS3_AIPERF_TOKENIZER name no AIPerf"
+)
+@pytest.mark.parametrize("profile", ["session-affinity", "round-robin"])
+async def test_aiperf_itself_gives_a_valid_run(tmp_path: Path, profile: str) -> None:
+    make_videos(tmp_path / "clips", 3, Recipe(seconds=1, fps=2, width=32, height=32), workers=1)
+    fields = {"profile": profile, "videos": 3, "questions": 2, "output_tokens": 4, "concurrency": (2,)}
+    with bench_server(BenchServer(profile=profile)) as server:
+        async with Reasoner(server.url, environ={"COSMOS3_REASONER_TOKEN": "bench-token"}) as reasoner:
+            found = await run(
+                reasoner, "bench-token", Workload.model_validate(fields), tmp_path / "clips",
+                aiperf=WithAIPerf(aiperf.find(Path(DIRECTORY), TOKENIZER), TOKENIZER, tmp_path / "aiperf"),
+            )  # fmt: skip
+    assert check(found) == []
+    assert report.write(found, tmp_path / "run")[0].requests == 6
+    assert "x-correlation-id" in found.requests[0].headers
+    assert found.load == f"AIPerf {aiperf.VERSION}"
