@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import typer
 
-from cosmos3_serve.cli import batch, info, output, quickstart, reasoner, review, serve
+from cosmos3_serve.cli import batch, health, info, output, quickstart, reasoner, review, serve
 from cosmos3_serve.errors import ExitCode
 
 HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve."
@@ -21,16 +21,17 @@ HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve
 def build() -> typer.Typer:
     """The `cosmos3` tree; each room of commands registers its own."""
     app = _group("cosmos3", HELP)
-    for room in (serve, batch, reasoner, quickstart, review, info):
+    for room in (serve, batch, reasoner, health, quickstart, review, info):
         room.register(app)
     return app
 
 
 def build_npa() -> typer.Typer:
-    """The same commands where the seed's documents call them: `npa workbench cosmos3 …`."""
+    """The same commands where the seed's documents call them: `npa workbench cosmos3 …`, `npa workbench health …`."""
     app = _group("npa", HELP)
     workbench = _group("workbench", "Tools of the workbench.")
     workbench.add_typer(build(), name="cosmos3")
+    workbench.add_typer(health.group())
     app.add_typer(workbench, name="workbench")
     return app
 
