@@ -15,6 +15,8 @@ import typer
 from cosmos3_serve.cli import batch, health, info, output, quickstart, reasoner, review, serve
 from cosmos3_serve.errors import ExitCode
 
+# Groups that the seed's documents also call without `cosmos3` before them.
+SHARED = {"health": health.group}
 HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve."
 
 
@@ -31,7 +33,8 @@ def build_npa() -> typer.Typer:
     app = _group("npa", HELP)
     workbench = _group("workbench", "Tools of the workbench.")
     workbench.add_typer(build(), name="cosmos3")
-    workbench.add_typer(health.group())
+    for name, group in SHARED.items():
+        workbench.add_typer(group(), name=name)
     app.add_typer(workbench, name="workbench")
     return app
 
