@@ -10,7 +10,8 @@ Rules for headers (source: rulings, reasoner 5; a session must never be lost or 
    are kept as they are, no decoding is tried.
 
 What leaves this module is an HMAC of tenant and value, so that tenants never share a session and no log, table or
-metric ever sees what the client sent.
+metric ever sees what the client sent. It begins with a tag of the tenant, so that a table of sessions can be read
+tenant by tenant without knowing any name.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """A session, safe to log: `digest` is 32 hex digits, `source` the header's name or `content`."""
+    """A session, safe to log: `digest` is 48 hex digits, `source` the header's name or `content`."""
 
     digest: str
     source: str
@@ -104,9 +105,15 @@ class SessionKeys:
             return None
         return SessionKey(self._digest(tenant, b"content", first.sha256.encode()), "content")
 
+    def owner(self, tenant: str) -> str:
+        """What every key of this tenant begins with: 16 hex digits."""
+        return hmac.digest(self._salt(tenant), b"owner", "sha256").hex()[:16]
+
     def _digest(self, tenant: str, kind: bytes, value: bytes) -> str:
-        salt = hmac.digest(self._secret, tenant.encode(), "sha256")
-        return hmac.digest(salt, kind + b"\0" + value, "sha256").hex()[:32]
+        return self.owner(tenant) + hmac.digest(self._salt(tenant), kind + b"\0" + value, "sha256").hex()[:32]
+
+    def _salt(self, tenant: str) -> bytes:
+        return hmac.digest(self._secret, tenant.encode(), "sha256")
 
 
 def _folded(name: bytes) -> bytes:

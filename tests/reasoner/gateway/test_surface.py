@@ -79,7 +79,7 @@ async def test_sessions_and_explain_show_digests_only(tmp_path: Path) -> None:
         assert by_header.json()["key"] == told.json()["key"]
         listed = (await http.get("/v1/sessions")).json()
         assert [row["replica"] for row in listed["data"]] == [home]
-        assert listed["counters"][home]["new"] == 1
+        assert told.json()["counters"][home]["new"] == 1
         assert listed["table"]["sessions"] == 1
         assert "my-session" not in told.text + json.dumps(listed)
 
