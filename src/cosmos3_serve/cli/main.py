@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import typer
 
-from cosmos3_serve.cli import batch, health, info, output, quickstart, reasoner, review, serve
+from cosmos3_serve.cli import batch, health, info, output, quickstart, reasoner, recover, review, serve
 from cosmos3_serve.errors import ExitCode
 
 # Groups that the seed's documents also call without `cosmos3` before them.
@@ -23,7 +23,7 @@ HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve
 def build() -> typer.Typer:
     """The `cosmos3` tree; each room of commands registers its own."""
     app = _group("cosmos3", HELP)
-    for room in (serve, batch, reasoner, health, quickstart, review, info):
+    for room in (serve, batch, recover, reasoner, health, quickstart, review, info):
         room.register(app)
     return app
 

@@ -26,7 +26,6 @@ from cosmos3_serve.generator.closing import Closing
 from cosmos3_serve.generator.delivery import Delivery
 from cosmos3_serve.generator.desk import FrontDesk
 from cosmos3_serve.generator.events import EventHub, events_of, instant
-from cosmos3_serve.generator.hashing import is_file_below
 from cosmos3_serve.generator.ledger import Ledger
 from cosmos3_serve.generator.outcomes import ArtifactFile, Service, batch_view, summary_view
 from cosmos3_serve.generator.ports import Clock, EnginePort, NoObserver, Observer, SystemClock
@@ -37,6 +36,7 @@ from cosmos3_serve.generator.staging import Stager
 from cosmos3_serve.generator.watchdog import Watchdog
 from cosmos3_serve.generator.waves import WaveScheduler
 from cosmos3_serve.settings import GeneratorSettings
+from cosmos3_serve.storage.below import is_file_below
 
 CANCEL_S = 10.0
 LANDING_S = 10.0

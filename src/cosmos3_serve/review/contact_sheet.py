@@ -130,7 +130,7 @@ def _header(painter: Painter, publication: Publication, note: str) -> None:
     facts = [
         f"engine {publication.engine}",
         f"weights {record.weights}",
-        "guardrails on" if record.guardrails else "guardrails off",
+        {True: "guardrails on", False: "guardrails off", None: "guardrails unknown"}[record.guardrails],
         f"status {record.status}",
         counts,
         *([note] if note else []),

@@ -53,6 +53,8 @@ class Publication:
     def engine(self) -> str:
         record = self.provenance.engine
         revision = record.revision if record else self.provenance.framework_revision
+        if revision is None:
+            return "unknown"  # recovered without a response: nobody recorded it
         short = revision[:12] if len(revision) == 40 else revision
         return short if record is None or short.startswith(record.engine) else f"{record.engine} {short}"
 
@@ -141,8 +143,10 @@ def _failure(result: dict[str, Any], record: SampleRecord | None) -> tuple[str, 
     return ("", "") if status == "success" else (str(status), str(result.get("message") or ""))
 
 
-def _guardrails(record: SampleRecord | None, configured: bool) -> str:
+def _guardrails(record: SampleRecord | None, configured: bool | None) -> str:
     """What is known about the checks of one sample; a configured flag alone is not evidence that they ran."""
+    if configured is None:
+        return "guardrails unknown"
     if not configured:
         return "guardrails off"
     checks = (record.guardrails.get("checks") or record.guardrails.get("applied")) if record else None
