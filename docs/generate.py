@@ -15,6 +15,7 @@ BLOCKS = {
     "reasoner serve settings": lambda: tables.settings_markdown(tables.SETTINGS["reasoner serve"]),
     "errors": tables.errors_markdown,
     "sample codes": tables.samples_markdown,
+    "replica figures": tables.replica_figures_markdown,
 }
 BLOCK = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 

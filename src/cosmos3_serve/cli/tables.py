@@ -104,3 +104,10 @@ def errors_markdown() -> str:
 
 def samples_markdown() -> str:
     return markdown(sample_rows(), ("code",))
+
+
+def replica_figures_markdown() -> str:
+    from cosmos3_serve.reasoner.gateway.replica_figures import FAMILIES
+
+    rows = [{"name": name, "type": kind, "meaning": text} for name, (kind, text) in FAMILIES.items()]
+    return markdown(rows, ("name",))

@@ -16,6 +16,7 @@ from cosmos3_serve.reasoner.gateway.canary import Canary
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.line import WaitingLine
 from cosmos3_serve.reasoner.gateway.metrics import Figures, ReasonerMetrics
+from cosmos3_serve.reasoner.gateway.replica_figures import ReplicaFigures
 from cosmos3_serve.reasoner.gateway.upstream import Upstream
 from cosmos3_serve.reasoner.health import HealthBook
 from cosmos3_serve.reasoner.keys import SessionKeys
@@ -58,6 +59,7 @@ def assemble(setup: ReasonerSetup, fleet: FleetPort, gateway: str, book: TokenBo
     leases = LeaseCache(gateway, fleet.table, rules, poison)
     router = Router(Profile(settings.routing), HealthBook(), leases, poison)
     limits = media_limits(settings)
+    upstream = Upstream(setup.secret, settings.answer_timeout_s)
 
     async def system() -> Mapping[str, Any]:
         return system_info(front)
@@ -72,8 +74,9 @@ def assemble(setup: ReasonerSetup, fleet: FleetPort, gateway: str, book: TokenBo
         gate=media_gate(setup, limits, poison),
         limits=limits,
         line=WaitingLine(settings.queue_limit, settings.queue_timeout_s),
-        upstream=Upstream(setup.secret, settings.answer_timeout_s),
+        upstream=upstream,
         metrics=ReasonerMetrics(),
+        replica_figures=ReplicaFigures(upstream),
         readiness=Readiness(),
         system=system,
     )

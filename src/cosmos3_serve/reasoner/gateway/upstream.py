@@ -124,13 +124,13 @@ class Upstream:
         async with self._big:
             return await self._request("POST", url + CHAT_PATH, payload.slices(), headers)
 
-    async def get(self, url: str, path: str, timeout_s: float) -> tuple[int, bytes]:
-        """A small answer of a replica: its health, its models. Raises as `ask`."""
+    async def get(self, url: str, path: str, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES) -> tuple[int, bytes]:
+        """A small answer of a replica: its health, its models, its figures. Raises as `ask`."""
         try:
             async with asyncio.timeout(timeout_s):
                 reply = await self._request("GET", url + path, None, {})
                 try:
-                    return reply.status, await reply.whole()
+                    return reply.status, await reply.whole(max_bytes)
                 except Oversized:
                     raise Lost from None
                 finally:
