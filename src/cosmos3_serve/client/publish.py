@@ -25,6 +25,7 @@ from cosmos3_serve.storage.store import Location
 
 REQUEST, RESPONSE, PROVENANCE = "request.json", "response.json", "provenance.json"
 NATIVE = "native"
+PROBE = ".cosmos3-probe"  # there for three requests, before anything is generated
 MAX_RECORD_BYTES = 512 * MIB
 UPLOADS = 2  # each holds some multipart pieces in memory
 
@@ -68,6 +69,14 @@ class Publication:
         if claim != self._request:
             raise self._taken(REQUEST)
         return Found.OURS
+
+    async def prove(self) -> None:
+        """Before anything is generated: whether what is generated could be published.
+
+        Raises:
+            StorageFailure: code `conditional_put_unsupported`, or writing is not allowed.
+        """
+        await self._store.prove_create(self._place.key(PROBE))
 
     async def claim(self) -> None:
         await self._create(REQUEST, self._request)

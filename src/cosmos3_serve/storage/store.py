@@ -91,6 +91,13 @@ class ObjectStore(ABC):
     async def check(self) -> None:
         """Prove that the root is there and may be listed (a directory that can still be created counts)."""
 
+    async def prove_create(self, key: str) -> None:  # noqa: B027 - most stores need no proof
+        """Prove that `put_bytes(create=True)` is kept, on a `key` for this alone; a local filesystem keeps it always.
+
+        Raises:
+            StorageFailure: code `conditional_put_unsupported`: refused, or accepted and not kept.
+        """
+
     async def hash_object(self, key: str) -> tuple[int, str]:
         """Size in bytes and SHA-256 of what a reader gets back, by streaming it."""
         digest, size = hashlib.sha256(), 0
