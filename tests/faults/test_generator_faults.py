@@ -162,8 +162,8 @@ def test_a_killed_model_replica_costs_time_and_readiness_says_so(faulty: Faulty,
     assert seen == [503]
     assert http.get("/health").status_code == 200
     until(lambda: faulty.ready_status() == 200)
-    assert faulty.replica("Cosmos3-Nano") != dead
     assert faulty.runs()["canary/canary"] > before, "ready before the new replica has computed anything"
+    assert faulty.replica("Cosmos3-Nano") != dead
     assert states(faulty.ended(http, "model-killed")) == {f"k{i}": "succeeded" for i in range(8)}
     assert len(faulty.true_artifacts(http, "model-killed")) == 8
     faulty.works()
