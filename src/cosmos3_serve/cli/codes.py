@@ -43,6 +43,30 @@ PASSED_ON = {
 }
 
 
+def families() -> dict[tuple[str, str], list[tuple[str, str, str]]]:
+    """File, and what stands there as the code, where a table makes it: class, code and remedy of each."""
+    from cosmos3_serve.weights import access, guardrail_assets, hub, nltk_data
+
+    states = [state.value for state in access.AccessState if state is not access.AccessState.GRANTED]
+    assets = guardrail_assets._REMEDIES
+    cached = [f"guardrail_cache_{kind}" for kind in hub._PAYLOAD]
+    fetched = [f"guardrail_fetch_{kind}" for kind in hub._HUB if kind != "offline"]
+    tables = [*hub._HUB.values(), *hub._PAYLOAD.values()]
+    return {
+        ("weights/access.py", "self.state.value"): [("GuardrailsUnavailable", state, "") for state in states],
+        ("weights/guardrail_assets.py", "code"): [
+            ("GuardrailsUnavailable", code, assets[code.split("_", 2)[2]].format(repo="…")) for code in cached + fetched
+        ],
+        ("weights/hub.py", "code"): [
+            ("CheckpointUnavailable", code, remedy.format(repo="…")) for code, remedy in tables if code is not None
+        ],
+        ("weights/nltk_data.py", "f'guardrail_tokenizer_{category}'"): [
+            ("GuardrailsUnavailable", f"guardrail_tokenizer_{category}", remedy)
+            for category, remedy in nltk_data._REMEDIES.items()
+        ],
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """One failure that is made with a code. `code` is None where it can't be read, and `text` is what stands there."""
@@ -163,6 +187,8 @@ def _parsed(path: Path) -> ast.Module:
 def _assigned(tree: ast.Module) -> dict[str, list[ast.expr]]:
     found: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            found.setdefault(node.target.id, []).append(node.value)
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Name):
@@ -188,10 +214,11 @@ def _imported(tree: ast.Module, package: Path) -> dict[str, list[ast.expr]]:
 def code_rows() -> list[dict[str, str]]:
     """One row for each code and class, by code; the remedies are those of all its places."""
     rows: dict[tuple[str, str], list[str]] = {}
-    for place in places():
-        if place.code is not None and place.kind and place.code != _CLASSES[place.kind].code:
-            remedies = rows.setdefault((place.code, place.kind), [])
-            remedy = place.remedy or _CLASSES[place.kind].default_remedy
+    found = [(place.kind, place.code, place.remedy) for place in places() if place.code is not None]
+    for kind, code, remedy in [*found, *(one for family in families().values() for one in family)]:
+        if code != _CLASSES[kind].code:
+            remedies = rows.setdefault((code, kind), [])
+            remedy = remedy or _CLASSES[kind].default_remedy
             if remedy and remedy not in remedies:
                 remedies.append(remedy)
     return [
