@@ -31,6 +31,7 @@ PASSED_ON = {
     ("client/outcome.py", "error.stable_code"),
     ("client/problem.py", "code"),
     ("client/reasoner.py", "code if isinstance(code, str) and code else None"),
+    ("client/recovered.py", "first.code"),
     ("client/reasoner.py", "str(broken.get('code') or 'answer_incomplete')"),
     ("generator/routes/artifacts.py", "error.stable_code"),
     ("generator/serve.py", "status['failure']['code']"),

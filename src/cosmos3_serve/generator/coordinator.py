@@ -37,6 +37,7 @@ from cosmos3_serve.generator.staging import Stager
 from cosmos3_serve.generator.watchdog import Watchdog
 from cosmos3_serve.generator.waves import WaveScheduler
 from cosmos3_serve.settings import GeneratorSettings
+from cosmos3_serve.storage.below import is_file_below
 
 CANCEL_S = 10.0
 LANDING_S = 10.0
