@@ -113,7 +113,7 @@ def media_gate(setup: ReasonerSetup, limits: MediaLimits, poison: PoisonTracker)
             store,
             limits,
             allow=AllowList.parse(settings.media_allow),
-            roots=AllowedRoots.parse(settings.allowed_s3_roots),
+            roots=AllowedRoots.parse(settings.allowed_s3_roots, ReasonerSettings.env_name("allowed_s3_roots") or ""),
         ),
         prober=Prober(limits, ReplicaDecoder()),
         videos=videos,
