@@ -104,7 +104,7 @@ class Publication:
 def damaged(name: str, place: Location) -> IntegrityError:
     return IntegrityError(
         f"{name} at {place} is missing or has other bytes than provenance.json declares",
-        remedy="what is not verified is not shown; publish the batch to another location",
+        remedy="do not use it; publish the batch to another location",
         code="publication_damaged",
     )
 
