@@ -77,7 +77,7 @@ class BucketStore(ObjectStore):
                 if isinstance(failure, NotFound):
                     return None
                 raise failure from None
-            return ObjectInfo(key, meta["size"], meta["e_tag"])
+            return ObjectInfo(key, meta["size"], meta["e_tag"], meta["last_modified"].timestamp())
 
         return await retrying(self._policy, call)
 
@@ -215,7 +215,7 @@ class BucketStore(ObjectStore):
                     attempts.progressed()
                     for meta in page:
                         last = meta["path"]
-                        yield ObjectInfo(last, meta["size"], meta["e_tag"])
+                        yield ObjectInfo(last, meta["size"], meta["e_tag"], meta["last_modified"].timestamp())
                 return
             except Exception as error:
                 failure = translate(error, "list the objects")

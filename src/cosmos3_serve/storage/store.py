@@ -27,11 +27,13 @@ CHUNK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store says about one object: full key, size in bytes, entity tag where it has one."""
+    """What a store says about one object: full key, size in bytes, entity tag where it has one, and when it was last
+    written (Unix seconds of the store's clock; None after a write, which does not tell)."""
 
     key: str
     size: int
     etag: str | None = None
+    modified: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,9 @@ from cosmos3_serve.reasoner.media.picture_cost import ImageProcessor
 from cosmos3_serve.reasoner.media.probe import Prober
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
 from cosmos3_serve.reasoner.media.sampling import VideoProcessor
+from cosmos3_serve.reasoner.media.shared import SharedShelf, shared_place
+from cosmos3_serve.reasoner.media.shared_sweep import Bounds
+from cosmos3_serve.reasoner.media.shelf import LocalShelf, Shelf
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.uploads import Uploads
 from cosmos3_serve.reasoner.poison import PoisonTracker
@@ -108,7 +111,7 @@ def media_gate(setup: ReasonerSetup, limits: MediaLimits, poison: PoisonTracker)
         root,
         limits,
         store=store,
-        uploads=Uploads(root, store, max_bytes=settings.store_bytes),
+        uploads=shelf(settings, root, store),
         fetcher=Fetcher(
             store,
             limits,
@@ -120,6 +123,14 @@ def media_gate(setup: ReasonerSetup, limits: MediaLimits, poison: PoisonTracker)
         pictures=pictures,
         quarantined=lambda sha256: poison.quarantined(sha256, time.monotonic()),
     )
+
+
+def shelf(settings: ReasonerSettings, root: Path, store: MediaStore) -> Shelf:
+    """Uploads on this machine's disk, or in the store that all gateways share."""
+    if settings.media_store is None:
+        return LocalShelf(Uploads(root, store, max_bytes=settings.store_bytes))
+    bounds = Bounds(settings.media_store_bytes, settings.media_store_tenant_bytes)
+    return SharedShelf(shared_place(settings.media_store), store, bounds)
 
 
 def processors(checkpoint: Path) -> tuple[VideoProcessor, ImageProcessor]:
