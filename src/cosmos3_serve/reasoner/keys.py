@@ -20,6 +20,7 @@ import hmac
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from cosmos3_serve.errors import InvalidRequest, UsageError
 
@@ -63,8 +64,9 @@ class SessionKeys:
         for name in headers:
             if not _HEADER_NAME.fullmatch(name):
                 raise UsageError(f"session header {name!r} is no HTTP header name")
-        self._secret = secret
         self._headers = [(_folded(name.encode()), name) for name in headers]
+        self._wanted = frozenset(folded for folded, _ in self._headers)
+        self._of_tenant = lru_cache(maxsize=1024)(partial(_salt_and_owner, secret))
 
     def of_request(
         self, raw_headers: Iterable[tuple[bytes, bytes]], tenant: str, media: Sequence[MediaItem] = ()
@@ -82,11 +84,10 @@ class SessionKeys:
         return self.from_headers(raw_headers, tenant) or self.from_media(media, tenant)
 
     def from_headers(self, raw_headers: Iterable[tuple[bytes, bytes]], tenant: str) -> SessionKey | None:
-        wanted = {folded for folded, _ in self._headers}
         found: dict[bytes, set[bytes]] = {}
         for name, value in raw_headers:
             folded = _folded(name)
-            if folded in wanted and (value := value.strip(b" \t")):
+            if folded in self._wanted and (value := value.strip(b" \t")):
                 found.setdefault(folded, set()).add(value)
         for folded, spelled in self._headers:
             if values := found.get(folded):
@@ -107,17 +108,21 @@ class SessionKeys:
 
     def owner(self, tenant: str) -> str:
         """What every key of this tenant begins with: 16 hex digits."""
-        return hmac.digest(self._salt(tenant), b"owner", "sha256").hex()[:16]
+        return self._of_tenant(tenant)[1]
 
     def _digest(self, tenant: str, kind: bytes, value: bytes) -> str:
-        return self.owner(tenant) + hmac.digest(self._salt(tenant), kind + b"\0" + value, "sha256").hex()[:32]
+        salt, owner = self._of_tenant(tenant)
+        return owner + hmac.digest(salt, kind + b"\0" + value, "sha256").hex()[:32]
 
-    def _salt(self, tenant: str) -> bytes:
-        return hmac.digest(self._secret, tenant.encode(), "sha256")
+
+def _salt_and_owner(secret: bytes, tenant: str) -> tuple[bytes, str]:
+    salt = hmac.digest(secret, tenant.encode(), "sha256")
+    return salt, hmac.digest(salt, b"owner", "sha256").hex()[:16]
 
 
 def _folded(name: bytes) -> bytes:
-    return name.lower().replace(b"_", b"-")
+    name = name.lower()
+    return name.replace(b"_", b"-") if b"_" in name else name
 
 
 def _checked(name: str, values: set[bytes]) -> bytes:
