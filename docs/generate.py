@@ -14,7 +14,9 @@ BLOCKS = {
     "ray-batch settings": lambda: tables.settings_markdown(tables.SETTINGS["ray-batch"]),
     "reasoner serve settings": lambda: tables.settings_markdown(tables.SETTINGS["reasoner serve"]),
     "errors": tables.errors_markdown,
+    "specific codes": tables.codes_markdown,
     "sample codes": tables.samples_markdown,
+    "replica figures": tables.replica_figures_markdown,
 }
 BLOCK = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("cosmos3-serve", "torch", "diffusers", "transformers", "ray", "obstore", "moto")
+SERVING = ("uvicorn", "uvloop", "httptools", "aiohttp", "pybase64", "av")
 
 
 def cores() -> int:
@@ -38,7 +39,7 @@ class Machine:
             "load average": f"{before} before, {after} after (1 min; this run's own work is in the second)",
             "source": _revision(),
             "python": platform.python_version(),
-            "versions": ", ".join(f"{name} {found}" for name in PACKAGES if (found := _version(name))),
+            "versions": ", ".join(f"{name} {found}" for name in PACKAGES + SERVING if (found := _version(name))),
             "seconds": round(seconds),
         }
 

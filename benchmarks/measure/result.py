@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from measure.machine import Machine
+from measure.machine import Machine, cores
 
 RESULTS = Path(__file__).parents[1] / "results"
 INVALID = 3
@@ -24,6 +25,12 @@ def demand(holds: bool, what: str) -> None:
     """Raises InvalidRun unless it holds."""
     if not holds:
         raise InvalidRun(what)
+
+
+def quiet(most: float) -> None:
+    """Raises InvalidRun on a machine that is busy with other things: figures would be those of the crowd."""
+    load = os.getloadavg()[0] / cores()
+    demand(load <= most, f"the machine is too busy: load average {load:.1f} a core, at most {most:g} is allowed")
 
 
 @dataclass

@@ -269,6 +269,17 @@ class ReasonerSettings(Settings):
         ge=MIB,
     )  # fmt: skip
     store_hours: float = option(24.0, "Age at which unused media is removed.", env="COSMOS3_REASONER_STORE_HOURS", gt=0)
+    media_store: str | None = option(
+        None, "Uploads shared by gateways: s3://bucket/prefix, or file:///dir; default: in --store-dir.",
+        env="COSMOS3_REASONER_MEDIA_STORE",
+    )  # fmt: skip
+    media_store_bytes: int = option(
+        200 * 1024 * MIB, "Bytes of shared uploads of all tenants.", env="COSMOS3_REASONER_MEDIA_STORE_BYTES", ge=MIB
+    )
+    media_store_tenant_bytes: int = option(
+        20 * 1024 * MIB, "Bytes of shared uploads of one tenant.", env="COSMOS3_REASONER_MEDIA_STORE_TENANT_BYTES",
+        ge=MIB,
+    )  # fmt: skip
     vllm_python: Path | None = option(
         None, "Python that has vLLM; default: .venv-vllm beside this one, else this one.", env="COSMOS3_VLLM_PYTHON"
     )

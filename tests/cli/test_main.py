@@ -34,7 +34,9 @@ def test_every_command_explains_itself(path: list[str], capsys: pytest.CaptureFi
 
 def test_npa_is_the_same_tree(capsys: pytest.CaptureFixture[str]) -> None:
     ours, theirs = paths(main.build()), paths(main.build_npa())
-    assert theirs == [["workbench", "cosmos3", *path] for path in ours]
+    shared = [path for path in ours if path[0] in main.SHARED]
+    assert {path[0] for path in shared} == set(main.SHARED)
+    assert theirs == [*(["workbench", "cosmos3", *path] for path in ours), *(["workbench", *path] for path in shared)]
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from typing import Any
 
 import av
 import pytest
+from support import clips
 from support.gateway import OTHER_TOKEN, TOKEN, World, soon, video, world
 from support.stub_replica import breaks, says
 
 from cosmos3_serve.cli import main
-from cosmos3_serve.client import reasoner_smoke
+from cosmos3_serve.client import reasoner, reasoner_smoke
 from cosmos3_serve.client.reasoner import Reasoner, failure
 from cosmos3_serve.client.synthetic_video import make_video
 from cosmos3_serve.errors import (
@@ -165,9 +166,125 @@ async def test_ask_uploads_once_and_keeps_one_session(
         assert [a["x-cosmos3-session"] for a in found["answers"]] == ["new", "hit"]
         assert found["answers"][0]["explain"]["media"][0]["sampling"]["indices"]
         assert sum(len(stub.encoded) for stub in here.replicas) <= 2
-        assert await command(here, "sessions", "--key", found["session"], monkeypatch=monkeypatch) == 0
+        assert await command(here, "sessions", "--json", "--key", found["session"], monkeypatch=monkeypatch) == 0
         assert json.loads(capsys.readouterr().out)["outcome"] == "hit"
-        assert await command(here, "sessions", monkeypatch=monkeypatch) == 0
-        assert len(json.loads(capsys.readouterr().out)["data"]) == 2
+        assert await command(here, "sessions", "--json", monkeypatch=monkeypatch) == 0
+        listed = json.loads(capsys.readouterr().out)
+        assert len(listed["data"]) == 2
+        assert await command(here, "sessions", "--limit", "1", monkeypatch=monkeypatch) == 0
+        first, more = capsys.readouterr().out.splitlines()
+        assert first.split()[:2] == [listed["data"][0]["id"], listed["data"][0]["replica"]]
+        assert await command(here, "sessions", *more.split()[-2:], monkeypatch=monkeypatch) == 0
+        assert capsys.readouterr().out.split()[0] == listed["data"][1]["id"]
+        assert await command(here, "sessions", "--key", found["session"], monkeypatch=monkeypatch) == 0
+        assert capsys.readouterr().out.startswith("its next question: hit, replica-")
         assert await command(here, "ask", str(tmp_path / "no"), "x", "--json", monkeypatch=monkeypatch) == 2
         assert json.loads(capsys.readouterr().out)["code"] == "usage"
+
+
+@pytest.mark.parametrize("command_", ["ask", "smoke", "sessions"])
+@pytest.mark.parametrize(
+    ("change", "exit_code", "code", "says_"),
+    [
+        ({"endpoint": "http://127.0.0.1:9"}, 4, "unreachable", "check --endpoint"),
+        ({"endpoint": "127.0.0.1:9"}, 2, "invalid_endpoint", "COSMOS3_REASONER_ENDPOINT"),
+        ({"token": ""}, 2, "no_token", "COSMOS3_REASONER_TOKEN"),
+        ({"token": "another-token"}, 3, "invalid_api_key", "COSMOS3_REASONER_TOKEN"),
+    ],
+)
+async def test_a_wrong_address_or_token_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    command_: str, change: dict[str, str], exit_code: int, code: str, says_: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(reasoner_smoke, "SECONDS", 2)
+    (tmp_path / "clip.mp4").write_bytes(video())
+    words = {"ask": ["ask", str(tmp_path / "clip.mp4"), "What?"]}.get(command_, [command_])
+    async with world(tmp_path, replicas=1) as here:
+        monkeypatch.setenv("COSMOS3_REASONER_TOKEN", change.get("token", TOKEN))
+        argv = ["reasoner", *words, "--endpoint", change.get("endpoint", here.url)]
+        assert await asyncio.to_thread(main.run, main.build(), "cosmos3", argv) == exit_code
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.splitlines()[-3].startswith(f"cosmos3 reasoner {command_} failed: ")
+        assert says_ in said.err
+        assert f"code {code}, exit {exit_code}" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "code"),
+    [
+        (["nothing.mp4", "What?"], 2, "usage"),
+        ([".", "What?"], 2, "usage"),
+        (["ftp://host/clip.mp4", "What?"], 2, "usage"),
+        (["clip.mp4"], 2, "usage"),
+        (["clip.mp4", " "], 2, "usage"),
+        (["clip.mp4", "What?", "--max-tokens", "0"], 2, "usage"),
+        (["clip.mp4", "What?", "--session", "a\nb"], 2, "usage"),
+        (["clip.mp4", "What?", "--session", "x" * 257], 2, "invalid_session_key"),
+        (["clip.mp4", "What?", "--model", "gpt-4"], 2, "model_not_found"),
+        (["text.mp4", "What?"], 2, "media_not_media"),
+        (["empty.mp4", "What?"], 2, "media_empty"),
+        (["one.mp4", "What?"], 2, "media_too_few_frames"),
+        (["picture.png", "What?"], 2, "media_type_mismatch"),
+        (["http://127.0.0.1:9/clip.mp4", "What?"], 2, "media_url_refused"),
+        (["s3://bucket/clip.mp4", "What?"], 2, "outside_s3_roots"),
+        (["file-id:nothing", "What?"], 2, "file_not_found"),
+    ],
+)
+async def test_what_cannot_be_asked_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    words: list[str], exit_code: int, code: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name, data in {
+        "clip.mp4": video(), "text.mp4": b"no video at all", "empty.mp4": b"", "one.mp4": clips.clip(frames=1),
+        "picture.png": clips.picture(),
+    }.items():  # fmt: skip
+        (tmp_path / name).write_bytes(data)
+    async with world(tmp_path, replicas=1) as here:
+        assert await command(here, "ask", *words, "--json", monkeypatch=monkeypatch) == exit_code
+        said = capsys.readouterr()
+        found = json.loads(said.out)
+        assert (found["code"], found["exit_code"]) == (code, exit_code)
+        assert "Traceback" not in said.err
+        assert "NPA_COSMOS3_RAY" not in said.err
+        assert said.err.startswith("cosmos3 reasoner ask failed: ")
+        assert here.replicas[0].asked == []
+
+
+async def test_a_fleet_that_is_not_ready_is_waited_for_aloud_and_then_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reasoner, "MAX_WAIT_S", 0.05)
+    async with world(tmp_path, replicas=1) as here:
+        await here.core.leave(here.places.pop("r0"))
+        await soon(lambda: not here.front.ready_members())
+        (tmp_path / "clip.mp4").write_bytes(video())
+        assert await command(here, "ask", str(tmp_path / "clip.mp4"), "What?", monkeypatch=monkeypatch) == 3
+        said = capsys.readouterr().err
+        assert said.count("asking again in") == reasoner.ATTEMPTS - 1
+        assert "code no_replica, exit 3" in said
+        here.fleet.away = True
+        assert await command(here, "sessions", monkeypatch=monkeypatch) == 3
+        assert "code session_table_away, exit 3" in capsys.readouterr().err
+
+
+async def test_an_address_as_openai_s_clients_are_given_works_too(tmp_path: Path) -> None:
+    async with world(tmp_path, replicas=1) as here, Reasoner(f"{here.url}/v1/", environ=ENV) as asked:
+        assert (await asked.ask("What?", session="süß")).facts["x-cosmos3-session"] == "new"
+        assert (await asked.ask("What?", session="süß")).facts["x-cosmos3-session"] == "hit"
+
+
+async def test_a_server_that_is_no_reasoner_is_named_as_such(tmp_path: Path) -> None:
+    async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(page, "127.0.0.1", 0)
+    async with server, Reasoner(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", environ=ENV) as asked:
+        for call in (asked.ask("What?"), asked.get("/v1/sessions")):
+            with pytest.raises(ContractViolation, match=r"127\.0\.0\.1") as found:
+                await call
+            assert "is a reasoner there" in found.value.remedy

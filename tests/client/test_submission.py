@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.baseline_server import PIN, BaselineServer, Faults
+from support.flaky import FlakyProxy, canned
 from support.ledger_server import LedgerServer
 from support.s3 import LocalS3, boto, keys_of
 
@@ -20,7 +21,9 @@ from cosmos3_serve.client.submit import Order, submit_batch, submit_batch_async
 from cosmos3_serve.errors import (
     Conflict,
     Cosmos3Error,
+    ExitCode,
     IntegrityError,
+    StorageFailure,
 )
 
 SAMPLES = [
@@ -216,3 +219,26 @@ def test_a_spool_smaller_than_the_batch_goes_in_windows(server: BaselineServer, 
         )
     assert caught.value.stable_code == "spool_too_small"
     assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.parametrize("kind", ["refuses", "ignores"])
+def test_a_store_that_keeps_no_condition_is_refused_before_anything_is_generated(
+    s3: LocalS3, ledger: LedgerServer, tmp_path: Path, own_state: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    s3.create_bucket(f"unconditional-{kind}")
+    answer = canned("501 Not Implemented", "<Error><Code>NotImplemented</Code></Error>")
+
+    def refuse(method: str, fields: dict[str, str]) -> bytes | None:
+        return answer if kind == "refuses" and method == "PUT" and "if-none-match" in fields else None
+
+    with FlakyProxy(s3.endpoint, answer=refuse, strip="If-None-Match" if kind == "ignores" else "") as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        with pytest.raises(StorageFailure) as caught:
+            submit_batch(
+                input_path=batch(tmp_path), output_path=f"s3://unconditional-{kind}/out", endpoint=ledger.endpoint
+            )
+    assert caught.value.stable_code == "conditional_put_unsupported" and caught.value.exit_code == ExitCode.SERVICE
+    assert "local directory" in caught.value.remedy
+    assert ledger.ledger == {}, "nothing was generated"
+    assert keys_of(s3.environ, f"unconditional-{kind}") == []
+    assert not list(own_state.rglob("run.json")), "there is nothing to resume"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmos3_serve.contract.jsontext import JsonProblem, canonical_json, check_json, decode_json
+from cosmos3_serve.contract.jsontext import JsonProblem, canonical_json, check_json, decode_json, plainly_clean
 from cosmos3_serve.errors import ValidationFailed
 
 VALUES = st.recursive(
@@ -90,3 +90,32 @@ def test_depth_limit_is_exact():
     check_json(deep(10), max_depth=10, max_nodes=100)
     with pytest.raises(JsonProblem):
         check_json(deep(11), max_depth=10, max_nodes=100)
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        (b'{"a": [1, 2.5, "x", null, true], "b": {"c": 12345678901234567890}}', True),
+        (b'{"a": "[[[[[[[[[[[["}', False),  # says nothing, though it would pass
+        (b"[" * 11 + b"]" * 11, False),
+        (b'{"a": "\\ud800"}', False),
+        (b'{"a": 1' + b"0" * 400 + b"}", False),
+        (b'{"a": -' + b"9" * 299 + b"}", True),
+    ],
+)
+def test_a_text_that_is_plainly_clean_needs_no_second_look(text, clean):
+    assert plainly_clean(text, max_depth=10) is clean
+    if clean:
+        check_json(decode_json(text), max_depth=10, max_nodes=100)
+
+
+@given(VALUES)
+def test_whatever_is_plainly_clean_passes_the_walk(value):
+    for ascii_only in (True, False):
+        try:
+            text = json.dumps(value, ensure_ascii=ascii_only).encode()
+            decoded = decode_json(text)
+        except (UnicodeEncodeError, ValidationFailed):
+            continue
+        if plainly_clean(text, max_depth=8):
+            check_json(decoded, max_depth=8, max_nodes=10_000)

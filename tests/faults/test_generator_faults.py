@@ -156,11 +156,13 @@ def test_a_killed_model_replica_costs_time_and_readiness_says_so(faulty: Faulty,
     eight = [sample(f"k{i}", steps=30) for i in range(8)]
     assert faulty.post(http, *eight, id="model-killed", wait=False).status_code == 202
     faulty.running(http, "model-killed")
+    before = faulty.runs()["canary/canary"]
     dead = faulty.shoot("Cosmos3-Nano")
     seen = [until(lambda: faulty.ready_status() != 200 and faulty.ready_status(), 20)]
     assert seen == [503]
     assert http.get("/health").status_code == 200
     until(lambda: faulty.ready_status() == 200)
+    assert faulty.runs()["canary/canary"] > before, "ready before the new replica has computed anything"
     assert faulty.replica("Cosmos3-Nano") != dead
     assert states(faulty.ended(http, "model-killed")) == {f"k{i}": "succeeded" for i in range(8)}
     assert len(faulty.true_artifacts(http, "model-killed")) == 8

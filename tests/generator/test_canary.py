@@ -1,6 +1,7 @@
 """The canary: ready only after an inference that wrote a picture the ingress can open."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,15 @@ class Model:
         self.root = root
         self.faults: list[str] = []
         self.jobs: list[EngineJob] = []
+        self.life = 1
+        self.hold: asyncio.Event | None = None
+
+    async def incarnation(self) -> str:
+        if self.life < 0:
+            raise EngineFailed("the model replica was lost", code="replica_lost")
+        if self.hold is not None:
+            await self.hold.wait()
+        return f"life-{self.life}"
 
     async def read_probe(self, name: str) -> str:
         if self.faults and self.faults[0] == "lost":
@@ -29,6 +39,8 @@ class Model:
     async def generate(self, job: EngineJob) -> EngineResult:
         self.jobs.append(job)
         fault = self.faults.pop(0) if self.faults else ""
+        if fault == "replaced":
+            self.life += 1
         if fault == "refused":
             error = EngineError(code=SampleCode.ENGINE_FAILED, message="no kernel image", retryable=True)
             return EngineResult(name=job.name, error=error)
@@ -48,9 +60,11 @@ def model(tmp_path: Path) -> Model:
 
 
 @pytest.fixture
-def canary(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Canary:
+async def canary(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Canary]:
     monkeypatch.setattr(module, "RETRY_S", (0.0,))
-    return Canary(model, diffusers_profile("0.42.1"), tmp_path)
+    canary = Canary(model, diffusers_profile("0.42.1"), tmp_path)
+    yield canary
+    await canary.close()
 
 
 async def test_it_passes_once_and_leaves_nothing_behind(canary: Canary, model: Model, tmp_path: Path) -> None:
@@ -62,7 +76,7 @@ async def test_it_passes_once_and_leaves_nothing_behind(canary: Canary, model: M
     assert (args["num_steps"], args["resolution"], args["num_frames"]) == (2, "256", 1)
 
 
-@pytest.mark.parametrize("fault", ["refused", "garbage", "elsewhere", "nothing", "lost"])
+@pytest.mark.parametrize("fault", ["refused", "garbage", "elsewhere", "nothing", "lost", "replaced"])
 async def test_it_tries_again_until_it_passes_and_says_why_meanwhile(
     fault: str, canary: Canary, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,9 +105,46 @@ async def test_a_model_on_another_disk_is_found_out(canary: Canary, model: Model
     task.cancel()
 
 
-async def test_after_a_replacement_it_has_to_pass_again(canary: Canary) -> None:
+async def test_after_a_replacement_it_has_to_pass_again(canary: Canary, model: Model) -> None:
     await canary.run()
-    canary.reset("replaced")
-    assert canary.inference == (False, "replaced") and not canary.passed.is_set()
+    canary.again("replaced")
+    assert await canary.verdict() == canary.inference == canary.output_root == (False, "replaced")
+    await canary.passed.wait()
+    assert (await canary.verdict())[0] and len(model.jobs) == 2
+
+
+async def test_a_replica_that_serve_replaced_alone_is_noticed_by_the_first_who_asks(
+    canary: Canary, model: Model
+) -> None:
     await canary.run()
-    assert canary.inference[0]
+    assert (await canary.verdict())[0] and len(model.jobs) == 1
+    model.life = 2  # nobody told the canary
+    assert await canary.verdict() == (False, "the model replica was replaced; the canary runs again")
+    assert not canary.passed.is_set()
+    await canary.passed.wait()
+    assert (await canary.verdict())[0] and len(model.jobs) == 2
+    assert (await canary.verdict())[0] and len(model.jobs) == 2, "once a replica is enough"
+
+
+async def test_a_replica_that_is_gone_or_silent_is_not_vouched_for(
+    canary: Canary, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.05)
+    await canary.run()
+    model.life = -1
+    assert await canary.verdict() == (False, "the model replica was lost")
+    model.life, model.hold = 1, asyncio.Event()
+    assert (await canary.verdict()) == (False, "the model replica has not answered for 0.05 s")
+    model.hold.set()
+    assert (await canary.verdict())[0], "it was only slow"
+
+
+async def test_it_begins_anew_also_in_the_middle_of_a_try(canary: Canary, model: Model, tmp_path: Path) -> None:
+    await canary.run()
+    model.hold = asyncio.Event()
+    canary.again("first")
+    await asyncio.sleep(0)
+    canary.again("second")
+    model.hold.set()
+    await asyncio.wait_for(canary.passed.wait(), 5)
+    assert len(model.jobs) == 2 and [p for p in tmp_path.rglob("*") if p.is_file()] == []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from support.fakes import until
 
 from cosmos3_serve.contract.profile import diffusers_profile
 from cosmos3_serve.contract.resolve import resolve_sample
@@ -38,6 +39,17 @@ class FakeEngine:
         self.threads: set[str] = set()
         self.finish_started = threading.Event()
         self.checks = 0
+        self.on_load: Callable[[EngineJob], None] = lambda job: None
+        self.loaded: list[str] = []
+        self.unloaded: list[str] = []
+
+    def load(self, job: EngineJob) -> None:
+        self.threads.add(threading.current_thread().name.split("_")[0])
+        self.on_load(job)
+        self.loaded.append(job.name)
+
+    def unload(self, job: EngineJob) -> None:
+        self.unloaded.append(job.name)
 
     def denoise(self, jobs: Sequence[EngineJob], on_step: Any, is_cancelled: Any) -> list[Any]:
         self.batches.append([j.name for j in jobs])
@@ -81,7 +93,8 @@ async def test_a_coalesced_batch_is_split_by_limit_and_labelled_as_one(
     assert engine.batches == [["a", "b"], ["c"]]
     assert [r.name for r in results] == ["a", "b", "c"]
     assert {r.wave.coalesced for r in results} == {3} and len({r.wave.coalesced_id for r in results}) == 1
-    assert engine.threads == {"denoise", "finish"}
+    assert engine.threads == {"load", "denoise", "finish"}
+    assert engine.loaded == ["a", "b", "c"] and sorted(set(engine.unloaded)) == ["a", "b", "c"]
 
 
 def test_what_may_not_share_is_kept_apart_and_order_is_kept() -> None:
@@ -142,6 +155,49 @@ async def test_the_next_batch_denoises_while_one_is_being_finished(engine: FakeE
     assert engine.batches == [["a"], ["b"]] and not first.done()
     gate.set()
     await asyncio.gather(first, second)
+
+
+async def test_the_media_of_the_next_batch_are_read_while_one_denoises(
+    engine: FakeEngine, worker: EngineWorker
+) -> None:
+    engine.hold = threading.Event()
+    first = asyncio.create_task(worker.run(calls(job("a"))))
+    await until(lambda: engine.batches == [["a"]])
+    second = asyncio.create_task(worker.run(calls(job("b"), job("c"))))
+    await until(lambda: engine.loaded == ["a", "b", "c"])
+    assert engine.batches == [["a"]], "the first still denoises"
+    engine.hold.set()
+    await asyncio.gather(first, second)
+
+
+async def test_a_sample_whose_media_are_still_read_waits_for_them_and_keeps_nobody_else_waiting(
+    engine: FakeEngine, worker: EngineWorker
+) -> None:
+    gate = threading.Event()
+    engine.on_load = lambda job: gate.wait(10) and None if job.name == "slow" else None
+    first = asyncio.create_task(worker.run(calls(job("a"))))
+    await first
+    slow = asyncio.create_task(worker.run(calls(job("slow"))))
+    await asyncio.sleep(0.05)
+    assert engine.batches == [["a"]]
+    gate.set()
+    assert [r.error for r in await slow] == [None] and engine.batches == [["a"], ["slow"]]
+
+
+async def test_reading_ahead_that_fails_or_was_cancelled_leaves_nothing_and_costs_nothing(
+    engine: FakeEngine, worker: EngineWorker
+) -> None:
+    def fail(job: EngineJob) -> None:
+        raise OSError("the disk")
+
+    engine.on_load = fail
+    assert [r.error for r in await worker.run(calls(job("a")))] == [None]
+    engine.on_load = lambda job: None
+    entered = [worker.enter(job(n)) for n in ("b", "c")]
+    worker.leave(entered[0], cancelled=True)
+    await worker.run(entered)
+    assert engine.loaded == ["c"]
+    await until(lambda: {"a", "b", "c"} <= set(engine.unloaded))
 
 
 async def test_progress_and_cancel_reach_a_running_sample_only(engine: FakeEngine, worker: EngineWorker) -> None:

@@ -17,7 +17,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "deploy": {"contract"},
     "bench": {"client", "contract"},
     "review": {"contract", "storage"},
-    "checks": {"weights", "storage"},
+    "checks": {"weights", "storage", "contract"},
     "client": {"contract", "storage"},
     "generator": {"service", "weights", "storage", "contract"},
     "reasoner": {"service", "weights", "storage", "contract"},
@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
 }
 HEAVY = {"ray", "torch", "diffusers", "transformers", "numpy", "fastapi", "moto"}
-LIGHT_ROOMS = ("contract", "storage", "client", "review")
+LIGHT_ROOMS = ("contract", "storage", "client", "review", "checks")
 CLIENT_CPU_S = 0.5
 
 

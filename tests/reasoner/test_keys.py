@@ -140,7 +140,23 @@ def test_any_header_list_gives_a_key_none_or_a_typed_refusal(headers: list[tuple
         key = KEYS.from_headers(headers, "t")
     except InvalidRequest:
         return
-    assert key is None or (len(key.digest) == 32 and int(key.digest, 16) >= 0)
+    assert key is None or (len(key.digest) == 48 and int(key.digest, 16) >= 0)
+
+
+def test_every_key_of_a_tenant_begins_with_its_tag_and_no_other_one_does() -> None:
+    keys = {
+        tenant: [
+            KEYS.from_headers([(PLAIN, b"a")], tenant),
+            KEYS.named(b"b", tenant),
+            KEYS.from_media([MediaItem("video", "0" * 64)], tenant),
+        ]
+        for tenant in ("one", "two")
+    }
+    for tenant, found in keys.items():
+        for other in keys:
+            begins = [key is not None and key.digest.startswith(KEYS.owner(other)) for key in found]
+            assert begins == [tenant == other] * 3
+    assert KEYS.owner("one") != SessionKeys(b"f" * 16).owner("one")
 
 
 def test_a_key_shows_nothing_of_what_was_sent() -> None:

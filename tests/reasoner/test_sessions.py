@@ -1,12 +1,13 @@
 """The session table alone: reservations, bindings, idleness, bounds, gateways that die, terms."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 
 from cosmos3_serve.reasoner.fleet import Fleet, ReplicaRef, ReplicaState, ReplicaView
 from cosmos3_serve.reasoner.policy import AffinityRules, Course, Mode, Outcome
-from cosmos3_serve.reasoner.port import Acquire, Flush, FlushReply, Grant, Peek, Touch
+from cosmos3_serve.reasoner.port import Acquire, Flush, FlushReply, Grant, PageAsk, Peek, Touch
 from cosmos3_serve.reasoner.sessions import SessionTable
 
 S = ReplicaState
@@ -347,3 +348,88 @@ def test_a_move_is_told_even_if_the_table_has_evicted_the_session_since() -> Non
     heard = {t.key: (t.home, t.term, t.idle_s) for t in reader.flush(2).news}
     assert heard["s"] == (grant.home, grant.term, 2.0)
     assert talk.table.peek(Peek("s", FOUR), 2).home is None
+
+
+# ---- pages ----------------------------------------------------------------------------------------------------------
+
+
+def pages(table: SessionTable, owner: str, limit: int, now: float) -> list[list[str]]:
+    """The keys of every page, asked for in turn."""
+    found, after, more = [], "", True
+    while more:
+        page = table.page(PageAsk(owner, after, limit), now)
+        found.append([row.key for row in page.rows])
+        more = page.more
+        after = page.rows[-1].key if page.rows else after
+    return found
+
+
+def test_pages_hold_every_session_of_one_owner_once_and_nobody_elses() -> None:
+    table = SessionTable(AffinityRules(ttl_s=TTL), "one")
+    talk = Talk(table)
+    for number in (7, 3, 9, 1, 0, 5, 8, 2, 6, 4):
+        for owner in ("aa", "ab", "b"):
+            talk.whole(f"{owner}{number}", 0.0)
+    for limit, lengths in ((4, [4, 4, 2]), (5, [5, 5]), (10, [10]), (1, [1] * 10)):
+        for owner in ("aa", "ab", "b"):
+            found = pages(table, owner, limit, 1.0)
+            assert [len(page) for page in found] == lengths
+            assert [key for page in found for key in page] == [f"{owner}{number}" for number in range(10)]
+    assert pages(table, "c", 5, 1.0) == [[]]
+
+
+def test_a_cursor_of_somebody_else_leads_to_nothing_of_theirs() -> None:
+    table = SessionTable(AffinityRules(ttl_s=TTL), "one")
+    talk = Talk(table)
+    for key in ("a1", "a2", "b1", "b2"):
+        talk.whole(key, 0.0)
+    assert [row.key for row in table.page(PageAsk("b", after="a1"), 1.0).rows] == ["b1", "b2"]
+    assert table.page(PageAsk("a", after="b1"), 1.0).rows == ()
+
+
+def test_a_row_tells_home_reservation_requests_and_idleness() -> None:
+    table = SessionTable(AffinityRules(ttl_s=TTL), "one")
+    talk, other = Talk(table), Talk(table, "h")
+    first = talk.acquire("k", 0.0)
+    (row,) = table.page(PageAsk(""), 1.0).rows
+    assert (row.home, row.pending, row.live, row.idle_s) == (None, first.replica, 1, 0.0)
+    talk.flush(1.0, Touch("k", ref(first.replica.id), first.term, 0.0))
+    other.acquire("k", 2.0)
+    (row,) = table.page(PageAsk(""), 3.0).rows
+    assert (row.home, row.pending, row.live) == (first.replica, None, 2)
+    for one in (talk, other):
+        one.end("k")
+        one.flush(10.0)
+    (row,) = table.page(PageAsk(""), 14.0).rows
+    assert (row.live, row.idle_s) == (0, 14.0 - 1.0)
+
+
+def test_what_is_over_is_on_no_page_whether_or_not_it_was_swept() -> None:
+    table = SessionTable(AffinityRules(ttl_s=TTL), "one")
+    talk = Talk(table)
+    talk.whole("a", 0.0)
+    talk.whole("b", 100.0)
+    talk.whole("c", 0.0)
+    assert [len(page) for page in pages(table, "", 1, TTL - 1)] == [1, 1, 1]
+    assert pages(table, "", 1, TTL + 1) == [["b"]]
+    table.sweep(TTL + 1)
+    assert pages(table, "", 1, TTL + 1) == [["b"]]
+    assert table._bindings._keys == ["b"]
+
+
+def test_the_order_of_keys_stays_in_step_with_the_entries() -> None:
+    table = SessionTable(AffinityRules(ttl_s=TTL, max_sessions=8), "one")
+    talk = Talk(table)
+    generator = Random(7)
+    for step in range(2_000):
+        key, now = f"k{generator.randrange(30)}", step * 10.0
+        grant = talk.acquire(key, now)
+        talk.end(key)
+        accepted = grant.home is not None and generator.random() < 0.7
+        if accepted and grant.home is not None:
+            talk.flush(now, Touch(key, grant.home, grant.term, 0.0))
+        else:
+            talk.flush(now)
+        bindings = table._bindings
+        assert bindings._keys == sorted(bindings._entries)
+        assert len(bindings) <= 8

@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from cosmos3_serve.review.paint import Painter, font
+from cosmos3_serve.review.paint import NO_CHARACTER, Painter, font, legible
 
 TEXTS = [
     "short",
@@ -44,3 +44,23 @@ def test_nothing_is_lost_when_there_is_room(painter: Painter) -> None:
 def test_what_is_cut_says_so(painter: Painter) -> None:
     assert painter.wrap("word " * 100, font(13), 100, 2)[-1].endswith("…")
     assert painter.fit("x" * 100, font(13), 60).endswith("…")
+
+
+def test_what_the_font_lacks_is_spelled_and_never_a_box(painter: Painter) -> None:
+    face = font(13)
+    assert legible("Größe é Ж 3 m²", face) == "Größe é Ж 3 m²"
+    assert legible("a倉b", face) == "a\\u5009b"
+    shown = legible("倉庫 \U0001f916", face)
+    box = bytes(face.getmask(NO_CHARACTER))
+    assert box, "this font draws nothing for what it lacks; then the test proves nothing"
+    assert all(character.isspace() or bytes(face.getmask(character)) != box for character in shown)
+
+
+def test_the_escape_is_what_reaches_the_page() -> None:
+    pages = []
+    for text in ("x 倉 y", "x \\u5009 y"):
+        page = Image.new("RGB", (300, 40), (255, 255, 255))
+        Painter(page).line((4, 4), text, 14, (0, 0, 0), 280)
+        pages.append(page.tobytes())
+    assert pages[0] == pages[1]
+    assert any(pages[0][i] < 128 for i in range(0, len(pages[0]), 3)), "something is drawn"

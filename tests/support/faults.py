@@ -78,12 +78,15 @@ class Faulty(ScriptedGenerator):
 
     def replica(self, name: str) -> int:
         """Process id of the replica of a deployment: `ingress` or `Cosmos3-Nano`."""
+        titles = []
         for pid, _ in descendants(self.pid):
             with contextlib.suppress(OSError):
                 title = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-                if title.startswith("ray::ServeReplica") and title.rstrip("\0 ").endswith(name):
+                # While it runs a method, Ray shows that too: `ray::ServeReplica:app:name.method()`.
+                if re.match(rf"ray::ServeReplica.*[:.]{re.escape(name)}\b", title):
                     return pid
-        raise AssertionError(f"no replica of {name}")
+                titles.append(title)
+        raise AssertionError(f"no replica of {name} among {[t for t in titles if t.startswith('ray::')]}")
 
     def shoot(self, name: str) -> int:
         pid = self.replica(name)

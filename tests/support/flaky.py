@@ -7,6 +7,9 @@
 Whether the n-th request for one (method, path without query) is hurt, and how, depends only on seed, method, path and
 n. `at_most` bounds the faults of one such pair, so that a client that insists always gets through. A test may also
 script faults by hand: any callable `(method, target, nth) -> Fault | None` is a plan.
+
+`answer(method, headers)` may answer in the server's place (`canned` makes such an answer); `strip` names a request
+header that is not passed on.
 """
 
 from __future__ import annotations
@@ -63,10 +66,20 @@ class FaultPlan:
 class FlakyProxy:
     """The proxy, on a thread of its own, on a free loopback port. One request per connection."""
 
-    def __init__(self, upstream: str, plan: Plan, *, delay_s: float = 0.05, stall_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        upstream: str,
+        plan: Plan = lambda method, target, nth: None,
+        *,
+        delay_s: float = 0.05,
+        stall_s: float = 5.0,
+        answer: Callable[[str, dict[str, str]], bytes | None] = lambda method, fields: None,
+        strip: str = "",
+    ) -> None:
         parts = urlsplit(upstream)
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
         self._plan, self._delay_s, self._stall_s = plan, delay_s, stall_s
+        self._answer_itself, self._strip = answer, strip.lower()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -141,12 +154,18 @@ class FlakyProxy:
             )
             await writer.drain()
             return
+        if (own := self._answer_itself(method, fields)) is not None:
+            await _drain(reader, length)
+            writer.write(own)
+            await writer.drain()
+            return
         if fault is Fault.DELAY:
             await asyncio.sleep(self._delay_s)
 
         up_reader, up_writer = await asyncio.open_connection(*self._upstream, limit=2**20)
         try:
-            kept = [line for line in lines if line and not line.lower().startswith(("connection:", "expect:"))]
+            dropped = ("connection:", "expect:", *([f"{self._strip}:"] if self._strip else []))
+            kept = [line for line in lines if line and not line.lower().startswith(dropped)]
             up_writer.write("\r\n".join([*kept, "Connection: close", "", ""]).encode("latin-1"))
             await _copy(reader, up_writer, length)
             await self._answer(up_reader, writer, fault)
@@ -187,14 +206,14 @@ async def _drain(source: asyncio.StreamReader, length: int) -> None:
         length -= len(data)
 
 
-def _canned(status: str, body: str) -> bytes:
+def canned(status: str, body: str) -> bytes:
     data = body.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {len(data)}\r\n"
     return f"{head}Connection: close\r\n\r\n".encode() + data
 
 
 _ANSWERS = {
-    Fault.ERROR_500: _canned("500 Internal Server Error", "<Error><Code>InternalError</Code></Error>"),
-    Fault.ERROR_503: _canned("503 Service Unavailable", "overloaded"),
-    Fault.SLOW_DOWN: _canned("503 Slow Down", "<Error><Code>SlowDown</Code></Error>"),
+    Fault.ERROR_500: canned("500 Internal Server Error", "<Error><Code>InternalError</Code></Error>"),
+    Fault.ERROR_503: canned("503 Service Unavailable", "overloaded"),
+    Fault.SLOW_DOWN: canned("503 Slow Down", "<Error><Code>SlowDown</Code></Error>"),
 }

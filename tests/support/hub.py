@@ -94,6 +94,9 @@ def _answer(request: BaseHTTPRequestHandler, hub: StubHub, *, body: bool) -> Non
         return _send(request, 302, b"", {"Location": "https://login.example/", "ETag": '"x"'}, body=body)
     if hub.status is not None:
         return _send(request, hub.status, b"{}", {}, body=body)
+    if path == "/api/whoami-v2":
+        known = (request.headers.get("Authorization") or "").removeprefix("Bearer ") in (GOOD_TOKEN, OTHER_TOKEN)
+        return _send(request, 200 if known else 401, b'{"name": "stub-account"}' if known else b"{}", {}, body=body)
     if path.startswith("/stub-bytes/"):
         return _bytes(request, _find(hub, path.removeprefix("/stub-bytes/")), {}, body=body)
     parts = path.strip("/").split("/")

@@ -11,7 +11,18 @@ from cosmos3_serve.reasoner.keys import SessionKey
 from cosmos3_serve.reasoner.lease import LeaseCache
 from cosmos3_serve.reasoner.poison import PoisonTracker
 from cosmos3_serve.reasoner.policy import AffinityRules, Mode, Profile
-from cosmos3_serve.reasoner.port import Acquire, Flush, FlushReply, Grant, Peek, SessionView, TableAway, TableStats
+from cosmos3_serve.reasoner.port import (
+    Acquire,
+    Flush,
+    FlushReply,
+    Grant,
+    PageAsk,
+    Peek,
+    SessionPage,
+    SessionView,
+    TableAway,
+    TableStats,
+)
 from cosmos3_serve.reasoner.routing import Decision, Router
 from cosmos3_serve.reasoner.sessions import SessionTable
 
@@ -74,6 +85,10 @@ class TableHost:
     async def peek(self, message: Peek) -> SessionView:
         self._check()
         return self.table.peek(message, self.clock.table)
+
+    async def page(self, message: PageAsk) -> SessionPage:
+        self._check()
+        return self.table.page(message, self.clock.table)
 
     async def stats(self) -> TableStats:
         self._check()
@@ -168,7 +183,9 @@ class World:
             await self.flush()
 
     def homes(self, gateway: int = 0) -> dict[str, ReplicaRef]:
-        return self.routers[gateway].leases.homes(self.now)
+        """Every session that a gateway believes alive, with its home."""
+        leases = self.routers[gateway].leases
+        return {k: found.home for k in leases._leases if (found := leases.lookup(k, self.now, sure=False))}
 
     def _spec(self, name: str, incarnation: int, phase: ReplicaState = ReplicaState.READY) -> ReplicaSpec:
         return ReplicaSpec(ReplicaRef(name, incarnation), self.max_num_seqs, phase)

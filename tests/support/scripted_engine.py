@@ -55,6 +55,12 @@ class ScriptedEngine:
             max_num_seqs=self._limit,
         )
 
+    def load(self, job: EngineJob) -> None:
+        """There is nothing to read."""
+
+    def unload(self, job: EngineJob) -> None:
+        """There is nothing to free."""
+
     def denoise(
         self, jobs: Sequence[EngineJob], on_step: Callable[[str, int, int], None], is_cancelled: Callable[[str], bool]
     ) -> list[Item | SampleError]:

@@ -32,6 +32,7 @@ class StubReplica:
         turns: what the next requests meet instead of an answer, in order; each returns None to go on as usual.
         items: how many media items it holds, least recently used first.
         gate: cleared, answers wait before their first token.
+        exposition: what /metrics answers; None hangs. `scrapes` counts.
     """
 
     def __init__(self, name: str, secret: str, *, items: int = 64, tokens: int = 3) -> None:
@@ -47,6 +48,8 @@ class StubReplica:
         self.most_running = 0
         self.aborted = 0
         self.healthy = True
+        self.exposition: str | None = ""
+        self.scrapes = 0
         self.news = asyncio.Condition()
         self._runner: web.AppRunner | None = None
         self.port = 0
@@ -55,6 +58,7 @@ class StubReplica:
         app = web.Application(client_max_size=2**30, middlewares=[self._secret])
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/chat/completions", self._chat)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -88,6 +92,12 @@ class StubReplica:
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        self.scrapes += 1
+        if self.exposition is None:
+            await asyncio.Event().wait()
+        return web.Response(text=self.exposition or "")
 
     async def _models(self, _: web.Request) -> web.Response:
         row = {"id": MODEL_NAME, "object": "model", "created": 1, "owned_by": "vllm", "root": "/models/secret-place",

@@ -12,25 +12,29 @@ from typing import NoReturn
 
 import typer
 
-from cosmos3_serve.cli import batch, bench, info, output, quickstart, reasoner, review, serve
+from cosmos3_serve.cli import batch, bench, health, info, output, quickstart, reasoner, recover, review, serve
 from cosmos3_serve.errors import ExitCode
 
+# Groups that the seed's documents also call without `cosmos3` before them.
+SHARED = {"health": health.group}
 HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve."
 
 
 def build() -> typer.Typer:
     """The `cosmos3` tree; each room of commands registers its own."""
     app = _group("cosmos3", HELP)
-    for room in (serve, batch, reasoner, bench, quickstart, review, info):
+    for room in (serve, batch, recover, reasoner, bench, health, quickstart, review, info):
         room.register(app)
     return app
 
 
 def build_npa() -> typer.Typer:
-    """The same commands where the seed's documents call them: `npa workbench cosmos3 …`."""
+    """The same commands where the seed's documents call them: `npa workbench cosmos3 …`, `npa workbench health …`."""
     app = _group("npa", HELP)
     workbench = _group("workbench", "Tools of the workbench.")
     workbench.add_typer(build(), name="cosmos3")
+    for name, group in SHARED.items():
+        workbench.add_typer(group(), name=name)
     app.add_typer(workbench, name="workbench")
     return app
 
@@ -46,7 +50,7 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; prints every failure, raises none."""
     args = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in args
-    command = " ".join([prog, *_command_words(args)])
+    command = " ".join([prog, *_command_words(app, args)])
     try:
         return output.exit_code_of(app(args=args, prog_name=prog, standalone_mode=False))
     except typer.TyperException as error:
@@ -62,14 +66,21 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None) -> int:
         return output.report(error, command=command, as_json=as_json)
 
 
-def _command_words(args: Sequence[str]) -> list[str]:
-    """The subcommand's words for the error line: everything before the first option (`workbench cosmos3 ray-batch`)."""
+def _command_words(app: typer.Typer, args: Sequence[str]) -> list[str]:
+    """The subcommand's words for the error line (`workbench cosmos3 ray-batch`), without what it is given: that may be
+    a question or a path."""
     words: list[str] = []
+    group: typer.Typer | None = app
     for arg in args:
-        if arg.startswith("-"):
+        if group is None:
+            break
+        groups = {g.typer_instance.info.name: g.typer_instance for g in group.registered_groups if g.typer_instance}
+        commands = {command.name for command in group.registered_commands}
+        if arg not in groups and arg not in commands:
             break
         words.append(arg)
-    return words[:4]
+        group = groups.get(arg)
+    return words
 
 
 def cosmos3() -> NoReturn:

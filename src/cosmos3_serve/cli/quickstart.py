@@ -178,6 +178,8 @@ def _farewell(console: Console, result: Mapping[str, Any]) -> None:
     )
     for name in ("contact_sheet", "publication", "provenance"):
         console.print(f"  {name.replace('_', ' '):14} {escape(str(result[name]))}")
+    review = f"cosmos3 review build {shlex.quote(result['publication'])} --no-rrd"
+    console.print(f"\nLook closer (with the extra `review` also as a Rerun recording):\n\n  {escape(review)}")
     console.print(NEXT, markup=False)
 
 

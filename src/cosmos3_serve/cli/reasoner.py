@@ -6,13 +6,14 @@ import asyncio
 import json as jsonlib
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 
 from cosmos3_serve.cli import output
 from cosmos3_serve.cli.options import settings_options
+from cosmos3_serve.errors import Cosmos3Error
 from cosmos3_serve.settings import REASONER_TOKEN_ENV, ReasonerSettings
 
 Endpoint = Annotated[
@@ -90,9 +91,12 @@ def ask(
     """
     from cosmos3_serve.client.reasoner import Answer, Reasoner
 
-    fields = {"cosmos3": {"explain": True}} if explain else {}
+    fields: dict[str, Any] = {"cosmos3": {"explain": True}} if explain else {}
     name = session or f"ask-{secrets.token_hex(8)}"
-    show = (lambda piece: None) if json else _write
+    calls: dict[str, Any] = {"on_text": (lambda piece: None) if json else _write, "on_wait": _waits}
+    for question in questions:
+        if not question.strip():  # before the video travels
+            raise output.usage("a question is blank")
 
     async def run() -> list[Answer]:
         answers = []
@@ -101,8 +105,8 @@ def ask(
             for question in questions:
                 if not json and len(questions) > 1:
                     output.console().print(f"> {question}", markup=False, style="dim")
-                answer = await reasoner.ask(question, url, session=name, max_tokens=max_tokens, on_text=show, **fields)
-                show("\n")
+                answer = await reasoner.ask(question, url, session=name, max_tokens=max_tokens, **calls, **fields)
+                calls["on_text"]("\n")
                 if explain and not json:
                     output.console().print(jsonlib.dumps(answer.explanation, indent=2), markup=False, style="dim")
                 answers.append(answer)
@@ -114,8 +118,12 @@ def ask(
 
 
 def _write(piece: str) -> None:
-    sys.stdout.write(piece)
+    sys.stdout.write(output.printable(piece) if sys.stdout.isatty() else piece)
     sys.stdout.flush()
+
+
+def _waits(why: Cosmos3Error, seconds: float) -> None:
+    output.console().print(f"{why.detail}; asking again in {seconds:g} s", markup=False, style="dim")
 
 
 def smoke(
@@ -137,7 +145,7 @@ def smoke(
 
     async def run() -> dict[str, Any]:
         async with Reasoner(endpoint, token_env=token_env, model=model, timeout_s=timeout) as reasoner:
-            return await run_smoke(reasoner, say=say)
+            return await run_smoke(reasoner, say=say, on_wait=_waits)
 
     found = asyncio.run(run())
     if json:
@@ -148,18 +156,54 @@ def smoke(
 
 def sessions(
     key: Annotated[str, typer.Option("--key", help="Explain where this session's next question would go.")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Sessions of one page.")] = 100,
+    after: Annotated[str, typer.Option("--after", help="The `last_id` of the page before.")] = "",
     endpoint: Endpoint = "",
     token_env: TokenEnv = REASONER_TOKEN_ENV,
     timeout: Timeout = 30,
     json: Json = False,
 ) -> None:
-    """Print the sessions that the service knows, or what would become of one."""
+    """List the sessions of this token's tenant, or explain what would become of one.
+
+    The list is the fleet's, whichever gateway answers; keys are shown as digests.
+    """
     from cosmos3_serve.client.reasoner import Reasoner
 
     async def run() -> dict[str, Any]:
         async with Reasoner(endpoint, token_env=token_env, timeout_s=timeout) as reasoner:
             if key:
                 return await reasoner.get("/v1/sessions/explain", key=key)
-            return await reasoner.get("/v1/sessions")
+            return await reasoner.get("/v1/sessions", limit=str(limit), **({"after": after} if after else {}))
 
-    output.emit(asyncio.run(run()))
+    found = asyncio.run(run())
+    if json:
+        output.emit(found)
+    else:
+        for line in _explained(found) if key else _listed(found):
+            print(output.printable(line))
+
+
+def _listed(found: Mapping[str, Any]) -> Iterator[str]:
+    rows = found.get("data") or []
+    if not rows:
+        yield "no sessions" + (": the service routes round robin" if found.get("profile") == "round-robin" else "")
+    for row in rows:
+        left = row.get("expires_in_s")
+        state = f"{row.get('in_flight')} in flight" if left is None else f"idle, forgotten in {left:.0f} s"
+        yield f"{row.get('id')}  {row.get('replica')}  {state}"
+    if found.get("has_more"):
+        yield f"there are more: --after {found.get('last_id')}"
+
+
+def _explained(found: Mapping[str, Any]) -> Iterator[str]:
+    replica = (found.get("replica") or {}).get("id")
+    yield f"its next question: {found.get('outcome')}, {replica or 'no replica would take it'}"
+    home = (found.get("home") or {}).get("id")
+    left = found.get("expires_in_s")
+    yield f"home: {home or 'none'}" + ("" if left is None else f", forgotten in {left:.0f} s")
+    for step in found.get("steps") or []:
+        yield f"  {step}"
+    for row in found.get("replicas") or []:
+        live = row.get("live_sessions")
+        told = "" if live is None else f", {live} live session(s)"
+        yield f"{row.get('id')}: {row.get('state')}, {row.get('load')} request(s){told}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin
 
 from cosmos3_serve import errors
+from cosmos3_serve.cli.codes import code_rows, over_http
 from cosmos3_serve.cli.options import bounds_text, default_text
 from cosmos3_serve.errors import Cosmos3Error, SampleCode
 from cosmos3_serve.settings import ClientSettings, GeneratorSettings, ReasonerSettings, Settings
@@ -58,7 +59,7 @@ def error_rows() -> list[dict[str, str]]:
     return [
         {
             "code": kind.code,
-            "HTTP": str(kind.status) if _over_http(kind) else "",
+            "HTTP": str(kind.status) if over_http(kind) else "",
             "exit": str(kind.exit_code),
             "class": kind.__name__,
             "meaning": kind.title,
@@ -79,19 +80,18 @@ def _tree(root: type[Cosmos3Error]) -> Iterator[type[Cosmos3Error]]:
             yield from _tree(kind)
 
 
-def _over_http(kind: type[Cosmos3Error]) -> bool:
-    """Client-side and start-up failures never travel as an HTTP answer."""
-    return not issubclass(kind, (errors.Cosmos3RayServeError, errors.StartRefused, errors.UsageError))
-
-
 def markdown(rows: list[dict[str, str]], code_columns: tuple[str, ...]) -> str:
     """A GitHub table; cells of `code_columns` in backticks."""
     head = list(rows[0])
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for row in rows:
-        cells = [f"`{row[c]}`" if c in code_columns and row[c] else row[c].replace("|", "\\|") for c in head]
+        cells = [f"`{row[c]}`" if c in code_columns and row[c] else _plain(row[c]) for c in head]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def settings_markdown(model: type[Settings]) -> str:
@@ -102,5 +102,16 @@ def errors_markdown() -> str:
     return markdown(error_rows(), ERRORS_CODE)
 
 
+def codes_markdown() -> str:
+    return markdown(code_rows(), ERRORS_CODE)
+
+
 def samples_markdown() -> str:
     return markdown(sample_rows(), ("code",))
+
+
+def replica_figures_markdown() -> str:
+    from cosmos3_serve.reasoner.gateway.replica_figures import FAMILIES
+
+    rows = [{"name": name, "type": kind, "meaning": text} for name, (kind, text) in FAMILIES.items()]
+    return markdown(rows, ("name",))

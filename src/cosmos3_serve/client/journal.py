@@ -203,6 +203,16 @@ class Journals:
             code="no_such_run",
         )
 
+    def recorded(self, name: str) -> Journal | None:
+        """The newest record of a run, by request id or run id, also of one that was set aside; changes nothing."""
+        found = []
+        for folder in [*self._runs.glob("[!.]*"), *self._aside.glob("[!.]*")]:
+            with suppress(ServiceFailure):
+                journal = _load(folder)
+                if journal is not None and name in (journal.run.request_id, journal.run.run_id):
+                    found.append(journal)
+        return max(found, key=lambda journal: journal.run.created_at, default=None)
+
     def create(self, run: Run, request: bytes) -> Journal:
         """Put a new run on disk, whole or not at all."""
         final = self._runs / key_of(run.output_path)

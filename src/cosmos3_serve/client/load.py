@@ -65,15 +65,17 @@ async def _read(input_path: str, environ: Mapping[str, str] | None) -> bytes:
         raise UsageError(f"the input cannot be read: {error.strerror}", remedy="check the file's permissions") from None
 
 
-def endpoint_of(flag: str, environ: Mapping[str, str] | None = None) -> str:
-    """The service's address from flag or environment, without trailing slashes.
+def endpoint_of(
+    flag: str, environ: Mapping[str, str] | None = None, *, env: str = ENDPOINT_ENV, default: str = ""
+) -> str:
+    """The service's address from the flag, else the variable `env`, else `default`; without trailing slashes.
 
     Raises:
         UsageError: none given, or not http(s)://host[:port][/path].
     """
     environ = os.environ if environ is None else environ
-    text = (flag.strip() or environ.get(ENDPOINT_ENV, "").strip()).rstrip("/")
-    remedy = f"give --endpoint http://host:port, or set {ENDPOINT_ENV}"
+    text = (flag.strip() or environ.get(env, "").strip() or default).rstrip("/")
+    remedy = f"give --endpoint http://host:port, or set {env}"
     if not text:
         raise UsageError("no endpoint", remedy=remedy, code="no_endpoint")
     try:

@@ -3,6 +3,7 @@
     request.json      created only if free: the claim, and who holds it
     artifacts/…       each read back by size and SHA-256
     response.json     the exact bytes received
+    native/…          in a recovered publication, the engine's own records that it was derived from
     provenance.json   last, created only if free: its presence means complete
 
 Every step may be repeated by a later process of the same batch. Objects of others under the location stay untouched.
@@ -23,6 +24,8 @@ from cosmos3_serve.errors import Conflict, IntegrityError, StorageFailure
 from cosmos3_serve.storage.store import Location
 
 REQUEST, RESPONSE, PROVENANCE = "request.json", "response.json", "provenance.json"
+NATIVE = "native"
+PROBE = ".cosmos3-probe"  # there for three requests, before anything is generated
 MAX_RECORD_BYTES = 512 * MIB
 UPLOADS = 2  # each holds some multipart pieces in memory
 
@@ -67,6 +70,14 @@ class Publication:
             raise self._taken(REQUEST)
         return Found.OURS
 
+    async def prove(self) -> None:
+        """Before anything is generated: whether what is generated could be published.
+
+        Raises:
+            StorageFailure: code `conditional_put_unsupported`, or writing is not allowed.
+        """
+        await self._store.prove_create(self._place.key(PROBE))
+
     async def claim(self) -> None:
         await self._create(REQUEST, self._request)
 
@@ -93,12 +104,17 @@ class Publication:
                     remedy="check the storage and anything between it and the client, then run again with --resume",
                 )
 
-    async def seal(self, response: bytes, provenance: bytes) -> None:
-        """Make it complete: response.json, read back, then provenance.json."""
-        key = self._place.key(RESPONSE)
-        await self._store.put_bytes(key, response)
-        if await self._store.hash_object(key) != (len(response), hashlib.sha256(response).hexdigest()):
-            raise IntegrityError("storage gives back other bytes for response.json than were uploaded")
+    async def put_record(self, name: str, data: bytes) -> None:
+        """Store a record and read it back. Raises IntegrityError as `put`."""
+        key = self._place.key(name)
+        await self._store.put_bytes(key, data)
+        if await self._store.hash_object(key) != (len(data), hashlib.sha256(data).hexdigest()):
+            raise IntegrityError(f"storage gives back other bytes for {name} than were uploaded")
+
+    async def seal(self, response: bytes | None, provenance: bytes) -> None:
+        """Make it complete: response.json where there is one, read back, then provenance.json."""
+        if response is not None:
+            await self.put_record(RESPONSE, response)
         try:
             await self._create(PROVENANCE, provenance)
         except Conflict:
@@ -141,6 +157,10 @@ async def verified_manifest(place: Location) -> dict[str, Any] | None:
     for item in manifest.get("artifacts", []):
         if await _hash(place, f"artifacts/{item['path']}") != (item["bytes"], item["sha256"]):
             raise _damaged(f"artifacts/{item['path']}")
+    for item in (manifest.get("recovery") or {}).get("natives", []):
+        name = f"{NATIVE}/{item['path']}"
+        if item["role"] != "artifact" and await _hash(place, name) != (item["bytes"], item["sha256"]):
+            raise _damaged(name)
     return manifest
 
 

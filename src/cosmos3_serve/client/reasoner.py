@@ -88,8 +88,12 @@ class Reasoner:
         timeout_s: float = 600.0, environ: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         environ = os.environ if environ is None else environ
-        self.endpoint = load.endpoint_of(endpoint or environ.get(ENDPOINT_ENV, "") or DEFAULT_ENDPOINT, {})
+        # OpenAI's clients are given an address that ends in /v1: ours takes that one too.
+        self.endpoint = load.endpoint_of(endpoint, environ, env=ENDPOINT_ENV, default=DEFAULT_ENDPOINT).removesuffix(
+            "/v1"
+        )
         self._token = load.token_of(token_env, environ)
+        self._token_env = token_env
         self.model = model
         self._timeout_s = timeout_s
 
@@ -114,8 +118,8 @@ class Reasoner:
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
         if answer.status_code != 200:
-            raise failure(answer.status_code, answer.content, answer.headers)
-        return _object(answer.content)
+            raise self._failure(answer.status_code, answer.content, answer.headers)
+        return self._object(answer.content)
 
     async def video_url(self, video: str) -> str:
         """What a question refers to the video by: URLs as they are, a file after one upload."""
@@ -142,10 +146,10 @@ class Reasoner:
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
         if answer.status_code != 200:
-            raise failure(answer.status_code, answer.content, answer.headers)
-        found = _object(answer.content).get("id")
+            raise self._failure(answer.status_code, answer.content, answer.headers)
+        found = self._object(answer.content).get("id")
         if not isinstance(found, str):
-            raise ContractViolation("the service's answer to an upload names no id")
+            raise self._foreign("the service's answer to an upload names no id")
         return found
 
     async def ask(
@@ -156,14 +160,21 @@ class Reasoner:
         session: str | None = None,
         max_tokens: int | None = None,
         on_text: Callable[[str], None] = lambda piece: None,
+        on_wait: Callable[[Cosmos3Error, float], None] = lambda why, seconds: None,
         **fields: Any,
     ) -> Answer:
         """One question, streamed; waits and asks again where the service says that it is full.
 
         Args:
             on_text: called with each piece of the answer as it comes.
+            on_wait: called before each wait, with the refusal and the seconds.
             fields: further ones of the request's body.
+
+        Raises:
+            UsageError: a blank question, or a session that fits no header.
         """
+        if not question.strip():
+            raise UsageError("the question is blank", remedy="ask something")
         content: Any = question
         if video_url is not None:
             content = [{"type": "video_url", "video_url": {"url": video_url}}, {"type": "text", "text": question}]
@@ -172,7 +183,9 @@ class Reasoner:
         if max_tokens is not None:
             body["max_completion_tokens"] = max_tokens
         raw = json.dumps(body).encode()
-        headers = {"content-type": "application/json", **({SESSION_HEADER: session} if session else {})}
+        headers = {b"content-type": b"application/json"}
+        if session:
+            headers[SESSION_HEADER.encode()] = session_value(session)
         for attempt in range(1, ATTEMPTS + 1):
             answer = Answer(question)
             try:
@@ -181,27 +194,59 @@ class Reasoner:
             except (QueueFull, NotReady) as busy:
                 if attempt == ATTEMPTS or answer.text or busy.retry_after_s is None:
                     raise
-                await asyncio.sleep(min(MAX_WAIT_S, busy.retry_after_s))
+                seconds = min(MAX_WAIT_S, busy.retry_after_s)
+                on_wait(busy, seconds)
+                await asyncio.sleep(seconds)
         raise AssertionError("unreachable")  # the loop returns or raises
 
     async def _streamed(
-        self, raw: bytes, headers: Mapping[str, str], answer: Answer, on_text: Callable[[str], None]
+        self, raw: bytes, headers: Mapping[bytes, bytes], answer: Answer, on_text: Callable[[str], None]
     ) -> None:
         try:
             async with self._http.stream("POST", "/v1/chat/completions", content=raw, headers=headers) as response:
                 answer.facts = {name: response.headers[name] for name in TOLD_HEADERS if name in response.headers}
                 if response.status_code != 200:
-                    raise failure(response.status_code, await response.aread(), response.headers)
+                    raise self._failure(response.status_code, await response.aread(), response.headers)
+                if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                    raise self._foreign("the answer is no stream of events")
                 async for event in _events(response):
                     _take(event, answer, on_text)
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
+
+    def _failure(self, status: int, body: bytes, headers: Mapping[str, str]) -> Cosmos3Error:
+        error = failure(status, body, headers)
+        if isinstance(error, Unauthorized):
+            error.remedy = f"check the token in {self._token_env}, or name another variable with --token-env"
+        elif status == 404 and "error" not in problem.parse(body):
+            return self._foreign("there is no such path (404)")
+        return error
+
+    def _object(self, body: bytes) -> dict[str, Any]:
+        found = problem.parse(body)
+        if not found:
+            raise self._foreign("the answer is not a JSON object")
+        return found
+
+    def _foreign(self, what: str) -> ContractViolation:
+        return ContractViolation(f"{self.endpoint}: {what}", remedy="check --endpoint: is a reasoner there?")
 
     def _unreachable(self, error: httpx.TransportError) -> Unreachable:
         why = problem.printable(str(error)) or type(error).__name__
         return Unreachable(
             f"cannot reach the reasoner at {self.endpoint}: {why}", remedy="check --endpoint, and that the service runs"
         )
+
+
+def session_value(session: str) -> bytes:
+    """A session's name as a header's value.
+
+    Raises:
+        UsageError: a control character in it.
+    """
+    if not session.isprintable():
+        raise UsageError("the session's name holds a control character", remedy="give --session printable characters")
+    return session.encode("utf-8", "replace")
 
 
 def failure(status: int, body: bytes, headers: Mapping[str, str]) -> Cosmos3Error:
@@ -235,7 +280,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
         text = line.removeprefix("data:").strip()
         if text == "[DONE]":
             return
-        yield _object(text.encode())
+        yield _event(text.encode())
     raise ContractViolation("the answer ended before its last event", code="answer_incomplete")
 
 
@@ -260,10 +305,10 @@ def _take(event: dict[str, Any], answer: Answer, on_text: Callable[[str], None])
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _event(body: bytes) -> dict[str, Any]:
     found = problem.parse(body)
     if not found:
-        raise ContractViolation("the service's answer is not a JSON object")
+        raise ContractViolation("an event of the answer is not a JSON object")
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from cosmos3_serve.client.reasoner import Answer, Reasoner, data_url
 from cosmos3_serve.client.synthetic_video import make_video
-from cosmos3_serve.errors import ContractViolation
+from cosmos3_serve.errors import ContractViolation, Cosmos3Error
 
 QUESTION = "Describe this video in one sentence."
 SECONDS = 30
@@ -18,7 +18,11 @@ MAX_TOKENS = 64
 
 
 async def smoke(
-    reasoner: Reasoner, *, seconds: int = SECONDS, say: Callable[[str], None] = lambda text: None
+    reasoner: Reasoner,
+    *,
+    seconds: int = SECONDS,
+    say: Callable[[str], None] = lambda text: None,
+    on_wait: Callable[[Cosmos3Error, float], None] = lambda why, seconds: None,
 ) -> dict[str, Any]:
     """Ask, check, and tell.
 
@@ -33,7 +37,7 @@ async def smoke(
         made_by = await asyncio.to_thread(make_video, path, seconds=seconds)
         say(f"made a video of {seconds} s with {made_by} ({path.stat().st_size} bytes)")
         url = await asyncio.to_thread(data_url, path)
-    answer = await reasoner.ask(QUESTION, url, max_tokens=MAX_TOKENS)
+    answer = await reasoner.ask(QUESTION, url, max_tokens=MAX_TOKENS, on_wait=on_wait)
     description = " ".join(answer.text.split())
     if not description:
         raise _failed("the answer is empty")

@@ -50,9 +50,10 @@ async def resume(submission: Submission) -> dict[str, Any]:
         place = open_store(output_path, submission.environ)
         publication = Publication(place, await in_thread(lambda: journal.request), journal.run.request_id)
         if await publication.look() is Found.COMPLETE:
-            manifest = await verified_manifest(place)
-            await in_thread(journal.remove)
-            return manifest or {}
+            manifest = await verified_manifest(place) or {}
+            if manifest.get("status") != "recovered":  # then the record of what happened to this run stays
+                await in_thread(journal.remove)
+            return manifest
         token = load.token_of(order.token_env, submission.environ)
         await in_thread(_apply_flags, journal, submission)
         submission.progress.submitting(journal.run.request_id, submission.resume_command)

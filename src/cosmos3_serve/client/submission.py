@@ -99,6 +99,7 @@ class Submission:
             async with self.service(endpoint, token) as service:
                 await self.check_ready(service, request, order.expected_revision)
                 ledger, _ = await follow.probe(service, request.request_id)
+                await publication.prove()
                 run = Run(
                     run_id=order.run_id,
                     request_id=request.request_id,

@@ -33,12 +33,13 @@ _MODES = frozenset(mode.value for mode in ModelMode)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether one sample's result is complete; `code` and `message` say why not."""
+    """Whether one sample's result is complete; `code` and `message` say why not, `rule` which rule it breaks."""
 
     name: str
     complete: bool
     code: str = ""
     message: str = ""
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,13 @@ class PartialBinding:
         return tuple(verdict for verdict in self.verdicts if not verdict.complete)
 
 
-class _Mismatch(Exception):
-    """One sample's result breaks a rule."""
+class Mismatch(Exception):
+    """One sample's result breaks a rule: `status`, `mode`, `seed`, `frames`, `hints`, `files`, `paths` or `primary`."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, rule: str, message: str) -> None:
         super().__init__(message)
-        self.code, self.message = code, message
+        self.code = "sample_failed" if rule == "status" else "contract_violation"
+        self.rule, self.message = rule, message
 
 
 def bind_response(
@@ -106,9 +108,9 @@ def bind_partial(
     verdicts: dict[str, Verdict] = {}
     for name, result in results.items():
         try:
-            files = _result_files(result, asked[name], response.request_id)
-        except _Mismatch as mismatch:
-            verdicts[name] = Verdict(name, False, mismatch.code, mismatch.message)
+            files = result_files(result, asked[name], response.request_id)
+        except Mismatch as mismatch:
+            verdicts[name] = Verdict(name, False, mismatch.code, mismatch.message, mismatch.rule)
         else:
             declared |= dict.fromkeys(files, name)
             verdicts[name] = Verdict(name, True)
@@ -158,51 +160,56 @@ def _by_name(response: BatchResponse, asked: Mapping[str, Requested]) -> dict[st
     return results
 
 
-def _result_files(result: Mapping[str, Any], asked: Requested, request_id: str) -> list[str]:
-    """The files that a complete result declares."""
+def result_files(result: Mapping[str, Any], asked: Requested, request_id: str) -> list[str]:
+    """The files that a complete result declares; `args` must be an object.
+
+    Raises:
+        Mismatch: the result is not that of the sample that was asked for.
+    """
     args = result["args"]
     status = result.get("status")
     if status != "success":
         message = result.get("message")
         said = f": {shorten(message, 200)}" if isinstance(message, str) and message else ""
-        raise _Mismatch("sample_failed", f"status is {shorten(str(status), 40)}{said}")
+        raise Mismatch("status", f"status is {shorten(str(status), 40)}{said}")
     mode, frames = args.get("model_mode"), args.get("num_frames")
     if not _same(mode, asked.mode):
-        raise _broken(f"model_mode is {mode!r}, expected {asked.mode!r}")
+        raise _broken("mode", f"model_mode is {mode!r}, expected {asked.mode!r}")
     if asked.seed is not None and not _same(args.get("seed"), asked.seed):
-        raise _broken(f"seed is {args.get('seed')!r}, expected {asked.seed!r}")
+        raise _broken("seed", f"seed is {args.get('seed')!r}, expected {asked.seed!r}")
     if mode not in _MODES:
-        raise _broken(f"model_mode {mode!r} is unknown")
+        raise _broken("mode", f"model_mode {mode!r} is unknown")
     if type(frames) is not int or frames < 1:
-        raise _broken("num_frames is not a whole number of at least 1")
+        raise _broken("frames", "num_frames is not a whole number of at least 1")
     if active_hints(args) != asked.hints:
-        raise _broken("the active transfer hints differ from the requested ones")
+        raise _broken("hints", "the active transfer hints differ from the requested ones")
     if not asked.is_text and asked.is_image != (frames == 1):
-        raise _broken(f"num_frames is {frames}, but an {'image' if asked.is_image else 'animated clip'} was requested")
+        kind = "image" if asked.is_image else "animated clip"
+        raise _broken("frames", f"num_frames is {frames}, but an {kind} was requested")
     files = _declared(result.get("outputs"), request_id, asked.name)
     primary = [REASONER_TEXT if asked.is_text else vision_file(frames)]
     for file in (*primary, *(control_file(hint, frames) for hint in sorted(asked.hints))):
         if f"{request_id}/{asked.name}/{file}" not in files:
-            raise _broken(f"{file} is not among its files")
+            raise _broken("primary", f"{file} is not among its files")
     return files
 
 
 def _declared(outputs: object, request_id: str, name: str) -> list[str]:
     if not isinstance(outputs, list) or not outputs:
-        raise _broken("outputs is not a non-empty list")
+        raise _broken("files", "outputs is not a non-empty list")
     files: list[str] = []
     for output in outputs:
         listed = output.get("files") if isinstance(output, dict) else None
         if not isinstance(output, dict) or not isinstance(output.get("content"), dict):
-            raise _broken("an output has no object content")
+            raise _broken("files", "an output has no object content")
         if not isinstance(listed, list) or not listed:
-            raise _broken("an output lists no files")
+            raise _broken("files", "an output lists no files")
         for path in listed:
             problem = artifact_problem(path, request_id, name) if isinstance(path, str) else "is not text"
             if problem:
-                raise _broken(f"file path {problem}")
+                raise _broken("paths", f"file path {problem}")
             if path in files:
-                raise _broken("a file is declared twice")
+                raise _broken("files", "a file is declared twice")
             files.append(path)
     return files
 
@@ -223,7 +230,7 @@ def _bind_records(
         verdict = verdicts[record.name]
         if verdict.code == "sample_failed" and record.code:
             message = shorten(record.message, 200) if record.message else verdict.message
-            verdicts[record.name] = Verdict(record.name, False, shorten(record.code, 64), message)
+            verdicts[record.name] = Verdict(record.name, False, shorten(record.code, 64), message, "status")
 
 
 def _bind_artifacts(
@@ -245,7 +252,9 @@ def _bind_artifacts(
             wanted = {path for path, owner in declared.items() if owner == name}
             got = {path for path, artifact in listed.items() if artifact.sample == name}
             if wanted != got:
-                verdicts[name] = Verdict(name, False, "contract_violation", "artifacts differ from its declared files")
+                verdicts[name] = Verdict(
+                    name, False, "contract_violation", "artifacts differ from its declared files", "files"
+                )
     return tuple(artifact for artifact in response.artifacts if verdicts[artifact.sample].complete)
 
 
@@ -253,5 +262,5 @@ def _same(got: object, wanted: object) -> bool:
     return type(got) is type(wanted) and got == wanted
 
 
-def _broken(message: str) -> _Mismatch:
-    return _Mismatch("contract_violation", shorten(message))
+def _broken(rule: str, message: str) -> Mismatch:
+    return Mismatch(rule, shorten(message))

@@ -7,11 +7,12 @@ last: its presence means that the publication is complete, and its status says c
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cosmos3_serve.contract.records import Artifact, JsonObject, SampleRecord
+from cosmos3_serve.contract.recovery import Recovery
 from cosmos3_serve.contract.response import CheckpointRecord, EngineRecord
 from cosmos3_serve.contract.wire import FRAMEWORK_BACKEND, PROVENANCE_SCHEMA
 
@@ -54,13 +55,16 @@ class MediaProof(BaseModel):
 
 
 class Provenance(BaseModel):
-    """The record of one publication. `completed` means every sample; `partial` names what is missing in `samples`.
+    """The record of one publication. `completed` means every sample; `partial` names what is missing in `samples`;
+    `recovered` was derived from retained native outputs, and `recovery` says from which.
+
+    What only a response says (backend, guardrails, revisions) is None in a recovered publication without one.
 
     Attributes:
         structured_outputs: the response's `outputs`, unchanged.
         seeds: seed used per sample, given or drawn.
         samples: per-sample state, code, guardrail record, timings and wave, when the server sent them.
-        missing: names of samples without a published result (partial only).
+        missing: names of samples without a published result (partial and recovered only).
         phases: client-side phase name to seconds; `throughput_note` says what each includes.
         request_sha256, response_sha256: of the published request.json and response.json bytes.
     """
@@ -69,7 +73,7 @@ class Provenance(BaseModel):
 
     # the baseline's
     schema_version: Literal["npa.cosmos3.ray-serve.provenance.v1"] = PROVENANCE_SCHEMA
-    status: Literal["completed", "partial"]
+    status: Literal["completed", "partial", "recovered"]
     run_id: str = ""
     endpoint: str
     input_path: str
@@ -77,13 +81,13 @@ class Provenance(BaseModel):
     model: str
     sample_names: list[str]
     batch_size: int = Field(ge=1)
-    backend: str
+    backend: str | None
     weights_baked: Literal[False] = False
     request_id: str
-    guardrails: bool
-    max_batch_size: int
-    framework_revision: str
-    server_source_revision: str
+    guardrails: bool | None
+    max_batch_size: int | None
+    framework_revision: str | None
+    server_source_revision: str | None
     artifacts: list[Artifact]
     structured_outputs: list[JsonObject]
     runtime_image: str = ""
@@ -102,8 +106,19 @@ class Provenance(BaseModel):
     request_sha256: str = ""
     response_sha256: str = ""
     client_version: str = ""
+    recovery: Recovery | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if (self.status == "recovered") != (self.recovery is not None):
+            raise ValueError("a recovered publication, and no other, says what it was derived from")
+        said = (self.backend, self.guardrails, self.max_batch_size, self.framework_revision)
+        if None in (*said, self.server_source_revision) and self.status != "recovered":
+            raise ValueError("only a recovered publication may lack what the response says")
+        return self
 
     def to_bytes(self) -> bytes:
         """The file's bytes: indent 2, sorted keys, final newline (source: wire baseline section 4, step 8)."""
-        text = json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True, allow_nan=False)
+        record = self.model_dump(mode="json", exclude=None if self.recovery else {"recovery"})
+        text = json.dumps(record, indent=2, sort_keys=True, allow_nan=False)
         return (text + "\n").encode()

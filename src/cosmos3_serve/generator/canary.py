@@ -1,7 +1,8 @@
 """Canary: one small inference through everything, before anybody may rely on the service.
 
 It proves in one go that a replica answers, that the weights compute, that the encoder writes, and that what one actor
-writes below the output root the other can read (source: design 6 and 12).
+writes below the output root the other can read (source: design 6 and 12). It vouches for one replica: another one in
+its place, whoever put it there, has to pass again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from cosmos3_serve.generator.engines.job import EngineJob, EngineResult
 log = structlog.get_logger(__name__)
 
 STEPS = 2
+ANSWER_S = 4.0
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 Verdict = tuple[bool, str]
@@ -35,35 +37,76 @@ class Subject(Protocol):
     """The part of the engine's port that the canary needs."""
 
     async def generate(self, job: EngineJob) -> EngineResult: ...
+    async def incarnation(self) -> str: ...
     async def read_probe(self, name: str) -> str: ...
 
 
 class Canary:
-    """Runs until it has passed once; `reset` after an engine was replaced makes it run again.
+    """Runs until it has passed; `again`, or another replica met by `verdict`, makes it run again.
 
-    `inference` and `output_root` are the verdicts for readiness.
+    `inference` and `output_root` are what it found; `verdict` is what readiness asks.
     """
 
     def __init__(self, engine: Subject, profile: EngineProfile, output_root: Path) -> None:
         self._engine = engine
         self._profile = profile
         self._root = output_root
+        self._proved = ""
+        self._task: asyncio.Task[None] | None = None
         self.inference: Verdict = (False, "has not run yet")
         self.output_root: Verdict = (False, "not yet read by the model replica")
         self.passed = asyncio.Event()
 
-    def reset(self, reason: str) -> None:
-        self.inference = (False, reason)
-        self.passed.clear()
-
     async def run(self) -> None:
-        """Try until it passes. Ends by passing or by cancellation."""
+        """Start it and wait until it has passed."""
+        self._start()
+        await self.passed.wait()
+
+    def again(self, reason: str) -> None:
+        """What was found holds no more; begin anew at once, also in the middle of a try."""
+        self.inference = self.output_root = (False, reason)
+        self._start()
+
+    async def verdict(self) -> Verdict:
+        """Whether the replica that answers now is one that passed. Serve may replace one without telling anybody."""
+        if not self.inference[0]:
+            return self.inference
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                now = await self._engine.incarnation()
+        except TimeoutError:
+            return False, f"the model replica has not answered for {ANSWER_S:g} s"
+        except Cosmos3Error as error:
+            return False, error.detail
+        if now != self._proved and self.inference[0]:
+            log.warning("model_replica_changed")
+            self.again("the model replica was replaced; the canary runs again")
+        return self.inference
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _start(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self.passed.clear()
+        self._task = asyncio.create_task(self._until_passed())
+
+    async def _until_passed(self) -> None:
         for attempt in range(1_000_000_000):
             try:
+                before = await self._engine.incarnation()
                 await self._share()
                 await self._infer()
+                if self.inference[0] and await self._engine.incarnation() != before:
+                    self.inference = (False, "the model replica was replaced while the canary ran")
+                self._proved = before
             except Exception as error:
                 reason = error.detail if isinstance(error, Cosmos3Error) else type(error).__name__
+                if self.inference[0]:
+                    self.inference = (False, reason)
                 log.warning("canary_failed", attempt=attempt + 1, reason=reason)
             if self.inference[0] and self.output_root[0]:
                 self.passed.set()

@@ -50,7 +50,7 @@ class ServiceChecks:
         readiness.add("weights", self._weights)
         readiness.add("guardrails", self._guardrails)
         readiness.add("output_root", lambda: self._canary.output_root)
-        readiness.add("canary", lambda: self._canary.inference)
+        readiness.add("canary", self._canary.verdict)
         readiness.add("queue", self._queue)
         readiness.add("tokens", self._tokens)
         readiness.add("admission", self._admission)

@@ -26,7 +26,7 @@ from cosmos3_serve.generator.closing import Closing
 from cosmos3_serve.generator.delivery import Delivery
 from cosmos3_serve.generator.desk import FrontDesk
 from cosmos3_serve.generator.events import EventHub, events_of, instant
-from cosmos3_serve.generator.hashing import is_file_below
+from cosmos3_serve.generator.kept_durations import KeptDurations
 from cosmos3_serve.generator.ledger import Ledger
 from cosmos3_serve.generator.outcomes import ArtifactFile, Service, batch_view, summary_view
 from cosmos3_serve.generator.ports import Clock, EnginePort, NoObserver, Observer, SystemClock
@@ -37,6 +37,7 @@ from cosmos3_serve.generator.staging import Stager
 from cosmos3_serve.generator.watchdog import Watchdog
 from cosmos3_serve.generator.waves import WaveScheduler
 from cosmos3_serve.settings import GeneratorSettings
+from cosmos3_serve.storage.below import is_file_below
 
 CANCEL_S = 10.0
 LANDING_S = 10.0
@@ -97,6 +98,7 @@ class Coordinator:
             cap_s=profile.wave_cap_s,
             wait_s=settings.batch_wait_timeout_s,
         )
+        self._kept = KeptDurations(ledger.output_root, self._scheduler.durations, clock)
         self._watchdog = Watchdog(
             engine,
             clock,
@@ -144,7 +146,7 @@ class Coordinator:
         batches = await self._ledger.open()
         for batch in batches:
             self._closing.expect(batch.request_id)
-        work = (self._begin(batches), self._watchdog.run(), self._janitor.run())
+        work = (self._begin(batches), self._watchdog.run(), self._janitor.run(), self._kept.run())
         self._tasks = [asyncio.create_task(coroutine) for coroutine in work]
 
     async def ready(self) -> None:
@@ -176,13 +178,14 @@ class Coordinator:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._pump.close()
+        await self._kept.save()
         await self._delivery.close()
         await self._ledger.close()
 
     async def _begin(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
             await self._closing.close(batch.request_id)
-        await self._desk.learn_engine()
+        await self._kept.open(await self._desk.learn_engine())
         for batch in batches:
             if self._ledger.live(batch.request_id) is not None:
                 await self._desk.resume(batch)

@@ -88,11 +88,13 @@ class FrontDesk:
             else:
                 self._turns[request_id] = lock, users - 1
 
-    async def learn_engine(self) -> None:
+    async def learn_engine(self) -> EngineInfo:
         """Ask the engine what it is, until it answers."""
-        while self._identity is None:
+        while True:
             try:
-                self._identity = _identity(await self._engine.info())
+                info = await self._engine.info()
+                self._identity = _identity(info)
+                return info
             except Exception as error:
                 log.info("engine_not_there_yet", exception=type(error).__name__)
                 await self._clock.sleep(ENGINE_RETRY_S)

@@ -21,10 +21,22 @@ class Durations:
         self._limit = limit
         self._largest: OrderedDict[Hashable, float] = OrderedDict()
         self._pace: float | None = None
+        self.changes = 0
 
     def expected(self, shape: Hashable) -> float | None:
         """Seconds that one sample of this shape takes, or None if none was measured yet."""
         return self._largest.get(shape)
+
+    def known(self) -> list[tuple[Hashable, float]]:
+        """Every shape with its seconds, those not seen for longest first."""
+        return list(self._largest.items())
+
+    def restore(self, known: Sequence[tuple[Hashable, float]]) -> None:
+        """Add what an earlier process measured; what is known here already was seen later."""
+        fresh, self._largest = self._largest, OrderedDict(known)
+        for shape, seconds in fresh.items():
+            self._set(shape, seconds)
+        self._forget()
 
     def learn(self, shapes: Sequence[Hashable], seconds: float) -> None:
         """A wave of these shapes took this long. A shared wave slower than expected slows all its shapes alike."""
@@ -38,8 +50,15 @@ class Durations:
             stretch = max(1.0, seconds / total) if total > 0 else 1.0
             fresh = [time * stretch for time in known if time is not None]
         for shape, time in zip(shapes, fresh, strict=True):
-            self._largest[shape] = max(time, self._largest.get(shape, 0.0))
-            self._largest.move_to_end(shape)
+            self._set(shape, time)
+        self.changes += 1
+        self._forget()
+
+    def _set(self, shape: Hashable, seconds: float) -> None:
+        self._largest[shape] = max(seconds, self._largest.get(shape, 0.0))
+        self._largest.move_to_end(shape)
+
+    def _forget(self) -> None:
         while len(self._largest) > self._limit:
             self._largest.popitem(last=False)
 

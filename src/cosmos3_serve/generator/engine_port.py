@@ -57,6 +57,10 @@ class RayEngine:
             # A replica that does not listen has nothing to cancel, or is the watchdog's business.
             log.warning("cancel_not_delivered", exception=type(error).__name__)
 
+    async def incarnation(self) -> str:
+        """Another one for every replica that there ever was."""
+        return str(await self._control(self._handle.incarnation.remote()))
+
     async def read_probe(self, name: str) -> str:
         return str(await self._control(self._handle.read_probe.remote(name)))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from cosmos3_serve.contract.requested import active_hints
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.contract.wire import REASONER_TEXT, artifact_problem, control_file, vision_file
 from cosmos3_serve.errors import SampleCode, SampleError
+from cosmos3_serve.storage.below import open_below
 
 CHUNK = 1024 * 1024
 # What upstream's largest action output needs, with room; a result is also held in the response.
@@ -100,37 +100,6 @@ def _artifact(output_root: Path, path: str) -> dict[str, Any]:
     if size < 1:
         raise _invalid(f"{name} is empty")
     return {"path": path, "bytes": size, "sha256": digest.hexdigest()}
-
-
-def is_file_below(root: Path, path: str) -> bool:
-    """Whether `path` is still a regular file below `root`, reached through no link."""
-    descriptor = open_below(root, path)
-    if descriptor is not None:
-        os.close(descriptor)
-    return descriptor is not None
-
-
-def open_below(root: Path, path: str) -> int | None:
-    """A descriptor of a regular file below `root`, reached through real directories only; None if it is no such."""
-    *folders, name = path.split("/")
-    here = -1
-    try:
-        here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for folder in folders:
-            inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
-            os.close(here)
-            here = inner
-        # O_NONBLOCK: a FIFO in place of a file must not block us; it has no meaning for regular files.
-        found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
-    except OSError:
-        return None
-    finally:
-        if here >= 0:
-            os.close(here)
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
-        return None
-    return found
 
 
 def _place(error: ValidationError) -> str:

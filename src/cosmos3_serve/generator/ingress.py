@@ -133,9 +133,7 @@ class IngressReplica:
 
     def _replaced(self) -> None:
         self._metrics.engine_replaced()
-        self._canary.reset("the engine was replaced; the canary runs again")
-        self._tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.append(asyncio.create_task(self._canary.run()))
+        self._canary.again("the engine was replaced; the canary runs again")
 
     async def _serve_status(self) -> Mapping[str, Any]:
         return await asyncio.to_thread(serve_status, APP_NAME, self._settings.model)
@@ -171,6 +169,7 @@ class IngressReplica:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._canary.close()
         await self._coordinator.close()
 
     async def check_health(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ CONCURRENT_BATCHES = 2
 CONTROL_CALLS = 16
 HEALTH_PERIOD_S = 5.0
 HEALTH_TIMEOUT_S = 60.0
+
+_INCARNATION = uuid.uuid4().hex  # a replica is a process of its own
 
 
 def max_ongoing(settings: GeneratorSettings) -> int:
@@ -75,6 +78,10 @@ class ModelReplica:
         """The engine's `EngineInfo`, as JSON, and the process id."""
         info = await asyncio.to_thread(self._engine.info)
         return info.model_dump(mode="json")
+
+    async def incarnation(self) -> str:
+        """Tells this replica from those before and after it."""
+        return _INCARNATION
 
     async def progress(self) -> dict[str, tuple[int, int]]:
         return self._worker.progress()

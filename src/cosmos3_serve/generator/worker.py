@@ -2,12 +2,15 @@
 
 Two batchings, kept apart: what `@serve.batch` brought together (the coalesced batch) is split into what may go through
 the network together (inference batches). One inference batch denoises at a time, in a thread of its own; decoding,
-encoding and writing happen in another, so that the accelerator goes on with the next batch meanwhile.
+encoding and writing happen in another, and conditioning media are decoded in a third before their batch's turn, so that
+the accelerator goes on meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Hashable, Sequence
@@ -29,7 +32,15 @@ MAX_FAILURES = 8
 
 
 class Engine(Protocol):
-    """What the worker needs of an engine. `denoise` gives one item per job, in order; `finish` turns one into files."""
+    """What the worker needs of an engine.
+
+    `load` reads a job's media ahead of its turn and must not fail for the sample's sake; `unload` frees what it left.
+    `denoise` gives one item per job, in order; `finish` turns one into files.
+    """
+
+    def load(self, job: EngineJob) -> None: ...
+
+    def unload(self, job: EngineJob) -> None: ...
 
     def denoise(
         self, jobs: Sequence[EngineJob], on_step: Callable[[str, int, int], None], is_cancelled: Callable[[str], bool]
@@ -57,6 +68,7 @@ class EngineWorker:
     def __init__(self, engine: Engine, *, max_num_seqs: int) -> None:
         self._engine = engine
         self._max_num_seqs = max_num_seqs
+        self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._denoising = ThreadPoolExecutor(1, thread_name_prefix="denoise")
         self._finishing = ThreadPoolExecutor(1, thread_name_prefix="finish")
         self._calls: set[Call] = set()
@@ -100,15 +112,24 @@ class EngineWorker:
         coalesced_id = uuid.uuid4().hex[:12]
         arrived = time.perf_counter()
         self._running += 1
+        groups = inference_batches(calls, self._max_num_seqs)
+        loop = asyncio.get_running_loop()
+        loads = [[loop.run_in_executor(self._loading, self._load, call) for call in group] for group in groups]
         try:
             finished: dict[Call, asyncio.Task[EngineResult]] = {}
-            for group in inference_batches(calls, self._max_num_seqs):
+            for group, reads in zip(groups, loads, strict=True):
+                await asyncio.wait(reads)
                 items = await self._denoise(group)
+                for call in group:
+                    self._engine.unload(call.job)
                 for call, item in zip(group, items, strict=True):
                     finished[call] = asyncio.create_task(self._finish(call, item))
             results = [await finished[call] for call in calls]
         finally:
             self._running -= 1
+            for call, read in zip(itertools.chain(*groups), itertools.chain(*loads), strict=True):
+                # Not before it has ended: what it still brings would stay for ever.
+                read.add_done_callback(functools.partial(lambda job, _: self._engine.unload(job), call.job))
         failed = [r.error is not None and r.error.code is SampleCode.ENGINE_FAILED for r in results]
         self._failures = self._failures + 1 if failed and all(failed) else 0
         log.info(
@@ -120,6 +141,15 @@ class EngineWorker:
             failed=sum(r.error is not None for r in results),
         )
         return [self._labelled(result, coalesced_id, len(calls)) for result in results]
+
+    def _load(self, call: Call) -> None:
+        """In the loading thread."""
+        if call.cancelled:
+            return
+        try:
+            self._engine.load(call.job)
+        except Exception as error:
+            log.warning("load_raised", exception=type(error).__name__)  # its turn will meet it again
 
     async def _denoise(self, group: Sequence[Call]) -> Sequence[Any]:
         by_key = {call.job.key: call for call in group}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -55,6 +56,7 @@ class Bindings:
     def __init__(self, *, ttl_s: float, max_sessions: int) -> None:
         self._ttl_s, self._max = ttl_s, max_sessions
         self._entries: dict[str, Entry] = {}
+        self._keys: list[str] = []  # of the entries, sorted, so that a page is found without looking at all
         self._idle = IdleQueue()
         self.gateways: dict[str, Gateway] = {}
         self.load: Counter[str] = Counter()
@@ -85,7 +87,20 @@ class Bindings:
                 return None
             self._forget(self._entries[oldest[1]], self.evicted)
         entry = self._entries[key] = Entry(key, ended_at=now)
+        insort(self._keys, key)
         return entry
+
+    def page(self, owner: str, after: str, limit: int, now: float) -> tuple[list[Entry], bool]:
+        """At most `limit` entries whose keys begin with `owner` and come after `after`, and whether there are more."""
+        found: list[Entry] = []
+        at = max(bisect_left(self._keys, owner), bisect_right(self._keys, after))
+        while at < len(self._keys) and self._keys[at].startswith(owner):
+            if (entry := self.look(self._keys[at], now)) is not None:
+                if len(found) == limit:
+                    return found, True
+                found.append(entry)
+            at += 1
+        return found, False
 
     def hold(self, entry: Entry, gateway: Gateway, count: int, seq: int) -> None:
         """Set how many requests of a session one gateway has, unless a later message has said so already."""
@@ -113,7 +128,7 @@ class Bindings:
         if entry.holders:
             self._idle.take(entry.key)
         elif entry.home is None:
-            del self._entries[entry.key]
+            self._drop(entry.key)
         else:
             self._idle.park(entry.key, entry.ended_at)
 
@@ -155,10 +170,14 @@ class Bindings:
         return not entry.holders and now - entry.ended_at >= self._ttl_s
 
     def _forget(self, entry: Entry, counter: Counter[str]) -> None:
-        del self._entries[entry.key]
+        self._drop(entry.key)
         self._idle.take(entry.key)
         if entry.home is not None:
             counter[entry.home.id] += 1
             # Replica ids come and go for months; the counter of the longest known one makes room.
             while len(counter) > MAX_COUNTED_REPLICAS:
                 del counter[next(iter(counter))]
+
+    def _drop(self, key: str) -> None:
+        del self._entries[key]
+        del self._keys[bisect_left(self._keys, key)]

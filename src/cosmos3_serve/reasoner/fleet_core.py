@@ -16,7 +16,17 @@ from typing import Any, Protocol
 from cosmos3_serve.reasoner.fleet import ReplicaRef
 from cosmos3_serve.reasoner.member import FleetView, GatewayStatus, Load, Member, Seen, Service
 from cosmos3_serve.reasoner.policy import AffinityRules
-from cosmos3_serve.reasoner.port import Acquire, Flush, FlushReply, Grant, Peek, SessionView, TableStats
+from cosmos3_serve.reasoner.port import (
+    Acquire,
+    Flush,
+    FlushReply,
+    Grant,
+    PageAsk,
+    Peek,
+    SessionPage,
+    SessionView,
+    TableStats,
+)
 from cosmos3_serve.reasoner.roster import Roster
 from cosmos3_serve.reasoner.sessions import SessionTable
 
@@ -133,6 +143,9 @@ class FleetCore:
 
     async def peek(self, message: Peek) -> SessionView:
         return self._table.peek(message, self._clock())
+
+    async def page(self, message: PageAsk) -> SessionPage:
+        return self._table.page(message, self._clock())
 
     async def stats(self) -> TableStats:
         return self._table.stats()

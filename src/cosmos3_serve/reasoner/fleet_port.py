@@ -15,7 +15,18 @@ import structlog
 from cosmos3_serve.reasoner.fleet import ReplicaRef
 from cosmos3_serve.reasoner.fleet_core import FleetAway, FleetCalls
 from cosmos3_serve.reasoner.member import FleetView, GatewayStatus, Load, Member, Seen
-from cosmos3_serve.reasoner.port import Acquire, Flush, FlushReply, Grant, Peek, SessionView, TableAway, TableStats
+from cosmos3_serve.reasoner.port import (
+    Acquire,
+    Flush,
+    FlushReply,
+    Grant,
+    PageAsk,
+    Peek,
+    SessionPage,
+    SessionView,
+    TableAway,
+    TableStats,
+)
 from cosmos3_serve.reasoner.setup import ReasonerSetup
 
 log = structlog.get_logger(__name__)
@@ -53,6 +64,13 @@ class RemoteTable:
         except FleetAway:
             raise TableAway from None
         return view
+
+    async def page(self, message: PageAsk) -> SessionPage:
+        try:
+            page: SessionPage = await self._fleet.call("page", message, timeout_s=ACQUIRE_S)
+        except FleetAway:
+            raise TableAway from None
+        return page
 
     async def stats(self) -> TableStats:
         try:

@@ -10,7 +10,8 @@ Rules for headers (source: rulings, reasoner 5; a session must never be lost or 
    are kept as they are, no decoding is tried.
 
 What leaves this module is an HMAC of tenant and value, so that tenants never share a session and no log, table or
-metric ever sees what the client sent.
+metric ever sees what the client sent. It begins with a tag of the tenant, so that a table of sessions can be read
+tenant by tenant without knowing any name.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import hmac
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from cosmos3_serve.errors import InvalidRequest, UsageError
 
@@ -31,7 +33,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """A session, safe to log: `digest` is 32 hex digits, `source` the header's name or `content`."""
+    """A session, safe to log: `digest` is 48 hex digits, `source` the header's name or `content`."""
 
     digest: str
     source: str
@@ -62,8 +64,9 @@ class SessionKeys:
         for name in headers:
             if not _HEADER_NAME.fullmatch(name):
                 raise UsageError(f"session header {name!r} is no HTTP header name")
-        self._secret = secret
         self._headers = [(_folded(name.encode()), name) for name in headers]
+        self._wanted = frozenset(folded for folded, _ in self._headers)
+        self._of_tenant = lru_cache(maxsize=1024)(partial(_salt_and_owner, secret))
 
     def of_request(
         self, raw_headers: Iterable[tuple[bytes, bytes]], tenant: str, media: Sequence[MediaItem] = ()
@@ -81,11 +84,10 @@ class SessionKeys:
         return self.from_headers(raw_headers, tenant) or self.from_media(media, tenant)
 
     def from_headers(self, raw_headers: Iterable[tuple[bytes, bytes]], tenant: str) -> SessionKey | None:
-        wanted = {folded for folded, _ in self._headers}
         found: dict[bytes, set[bytes]] = {}
         for name, value in raw_headers:
             folded = _folded(name)
-            if folded in wanted and (value := value.strip(b" \t")):
+            if folded in self._wanted and (value := value.strip(b" \t")):
                 found.setdefault(folded, set()).add(value)
         for folded, spelled in self._headers:
             if values := found.get(folded):
@@ -104,13 +106,23 @@ class SessionKeys:
             return None
         return SessionKey(self._digest(tenant, b"content", first.sha256.encode()), "content")
 
+    def owner(self, tenant: str) -> str:
+        """What every key of this tenant begins with: 16 hex digits."""
+        return self._of_tenant(tenant)[1]
+
     def _digest(self, tenant: str, kind: bytes, value: bytes) -> str:
-        salt = hmac.digest(self._secret, tenant.encode(), "sha256")
-        return hmac.digest(salt, kind + b"\0" + value, "sha256").hex()[:32]
+        salt, owner = self._of_tenant(tenant)
+        return owner + hmac.digest(salt, kind + b"\0" + value, "sha256").hex()[:32]
+
+
+def _salt_and_owner(secret: bytes, tenant: str) -> tuple[bytes, str]:
+    salt = hmac.digest(secret, tenant.encode(), "sha256")
+    return salt, hmac.digest(salt, b"owner", "sha256").hex()[:16]
 
 
 def _folded(name: bytes) -> bytes:
-    return name.lower().replace(b"_", b"-")
+    name = name.lower()
+    return name.replace(b"_", b"-") if b"_" in name else name
 
 
 def _checked(name: str, values: set[bytes]) -> bytes:

@@ -69,10 +69,6 @@ class LeaseCache:
         left = self.rules.ttl_s - (now - lease.ended_at)
         return lease if left > (self.rules.margin_s if sure else 0.0) else None
 
-    def homes(self, now: float) -> dict[str, ReplicaRef]:
-        """Every session that this gateway believes alive, with its home."""
-        return {k: lease.home for k in self._leases if (lease := self.lookup(k, now, sure=False))}
-
     def live(self, key: str) -> int:
         """Requests of this session in flight here."""
         return self._live[key]

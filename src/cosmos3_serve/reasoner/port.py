@@ -152,6 +152,34 @@ class TableStats:
 
 
 @dataclass(frozen=True, slots=True)
+class PageAsk:
+    """Sessions whose keys begin with `owner`, in the order of their keys, those after `after`; at most `limit`."""
+
+    owner: str
+    after: str = ""
+    limit: int = 100
+
+
+class SessionRow(NamedTuple):
+    """One session as the table knows it: `live` requests at all gateways, `idle_s` 0 while there are any."""
+
+    key: str
+    home: ReplicaRef | None
+    pending: ReplicaRef | None
+    live: int
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """`stats` are those of the whole table at the same moment."""
+
+    rows: tuple[SessionRow, ...]
+    more: bool
+    stats: TableStats
+
+
+@dataclass(frozen=True, slots=True)
 class Peek:
     key: str
     fleet: Fleet = field(default_factory=Fleet)
@@ -165,5 +193,7 @@ class SessionTablePort(Protocol):
     async def flush(self, message: Flush) -> FlushReply: ...
 
     async def peek(self, message: Peek) -> SessionView: ...
+
+    async def page(self, message: PageAsk) -> SessionPage: ...
 
     async def stats(self) -> TableStats: ...

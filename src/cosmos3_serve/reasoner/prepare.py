@@ -6,6 +6,7 @@ from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.reasoner.engine_args import check_extra, engine_plan
 from cosmos3_serve.reasoner.hardware import Hardware, detect
 from cosmos3_serve.reasoner.interpreter import Interpreter, find_interpreter
+from cosmos3_serve.reasoner.media.shared import shared_place
 from cosmos3_serve.reasoner.model_shape import read_shape
 from cosmos3_serve.reasoner.setup import ServedModel
 from cosmos3_serve.service.tokens import TokenBook
@@ -25,6 +26,8 @@ def prepare(settings: ReasonerSettings) -> tuple[ReasonerSettings, ServedModel]:
     """
     TokenBook.from_environ(token_env=REASONER_TOKEN_ENV, file_env=REASONER_TOKEN_FILE_ENV)
     AllowedRoots.parse(settings.allowed_s3_roots)
+    if settings.media_store is not None:
+        shared_place(settings.media_store)
     check_extra(settings.vllm_args)
     interpreter: Interpreter | None = None
     if settings.ray_address is None:

@@ -25,7 +25,10 @@ from cosmos3_serve.reasoner.port import (
     Flush,
     FlushReply,
     Grant,
+    PageAsk,
     Peek,
+    SessionPage,
+    SessionRow,
     SessionView,
     TableStats,
     Touch,
@@ -150,6 +153,12 @@ class SessionTable:
         if entry is None:
             return SessionView(None, None, HASH_TERM, 0, 0.0, would)
         return SessionView(entry.home, entry.pending, entry.term, entry.live(), entry.idle_s(now), would)
+
+    def page(self, message: PageAsk, now: float) -> SessionPage:
+        """One page of one owner's sessions. Changes nothing."""
+        found, more = self._bindings.page(message.owner, message.after, message.limit, now)
+        rows = tuple(SessionRow(e.key, e.home, e.pending, e.live(), e.idle_s(now)) for e in found)
+        return SessionPage(rows, more, self.stats())
 
     def stats(self) -> TableStats:
         rows = self._bindings

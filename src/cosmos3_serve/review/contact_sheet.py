@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from PIL import Image
 
@@ -20,33 +21,38 @@ from cosmos3_serve.review import tile
 from cosmos3_serve.review.frames import Frame, Glimpse, glimpse
 from cosmos3_serve.review.paint import BACKGROUND, FAINT, INK, Painter
 from cosmos3_serve.review.publication import Card, Publication, read_publication
+from cosmos3_serve.review.tile import Tile
 
 MAX_COLUMNS = 5
 TILES_PER_PAGE = 40
 MARGIN, GAP, HEADER = 28, 16, 92
+UNVERIFIED = "publication_damaged"
+GUARDRAILS = {True: "guardrails on", False: "guardrails off", None: "guardrails unknown"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where the tiles of one page go."""
+    """Where the tiles of one page go; `height` is a tile's, in pixels."""
 
     columns: int
     rows: int
+    height: int = tile.HEIGHT
 
     @classmethod
-    def of(cls, count: int) -> Grid:
+    def of(cls, count: int, height: int = tile.HEIGHT) -> Grid:
         columns = max(1, min(MAX_COLUMNS, math.ceil(math.sqrt(count * 1.2))))
-        return cls(columns, math.ceil(count / columns))
+        return cls(columns, math.ceil(count / columns), height)
 
     @property
     def size(self) -> tuple[int, int]:
         width = 2 * MARGIN + self.columns * tile.WIDTH + (self.columns - 1) * GAP
-        height = HEADER + MARGIN + self.rows * tile.HEIGHT + (self.rows - 1) * GAP
+        height = HEADER + MARGIN + self.rows * self.height + (self.rows - 1) * GAP
         return max(width, 2 * MARGIN + 2 * tile.WIDTH), height
 
     def place(self, index: int) -> tuple[int, int]:
         row, column = divmod(index, self.columns)
-        return MARGIN + column * (tile.WIDTH + GAP), HEADER + row * (tile.HEIGHT + GAP)
+        return MARGIN + column * (tile.WIDTH + GAP), HEADER + row * (self.height + GAP)
 
 
 def write_contact_sheet(location: str, output: Path, environ: Mapping[str, str] | None = None) -> list[Path]:
@@ -70,35 +76,51 @@ async def draw_contact_sheet(location: str, output: Path, environ: Mapping[str, 
     with tempfile.TemporaryDirectory(prefix="cosmos3-review-") as folder:
         scratch = Path(folder)
         publication = await read_publication(location, scratch, environ)
-        pages = [publication.cards[i : i + TILES_PER_PAGE] for i in range(0, len(publication.cards), TILES_PER_PAGE)]
+        pages = pages_of(publication.cards)
         for number, cards in enumerate(pages, 1):
-            path = output if number == 1 else output.with_name(f"{output.stem}-{number}{output.suffix}")
-            page = await _page(publication, cards, f"page {number} of {len(pages)}" if len(pages) > 1 else "", scratch)
-            await asyncio.to_thread(_save, page, path)
+            tiles = [Tile(publication, card, *await look(publication, card, scratch)) for card in cards]
+            path = page_path(output, number)
+            await draw_page([publication], tiles, path, number, len(pages))
             written.append(path)
     return written
 
 
-def _save(page: Image.Image, path: Path) -> None:
+def pages_of(cards: Sequence[T]) -> list[Sequence[T]]:
+    return [cards[i : i + TILES_PER_PAGE] for i in range(0, len(cards), TILES_PER_PAGE)]
+
+
+def page_path(output: Path, number: int) -> Path:
+    return output if number == 1 else output.with_name(f"{output.stem}-{number}{output.suffix}")
+
+
+async def draw_page(
+    publications: Sequence[Publication], tiles: Sequence[Tile], path: Path, number: int, total: int
+) -> None:
+    """One page of tiles into `path`, atomically; `publications` are all that the sheet is about."""
+    note = f"page {number} of {total}" if total > 1 else ""
+    await asyncio.to_thread(_draw, publications, tiles, path, note)
+
+
+def _draw(publications: Sequence[Publication], tiles: Sequence[Tile], path: Path, note: str) -> None:
+    remarks = any(item.remarks for item in tiles)
+    grid = Grid.of(len(tiles), tile.HEIGHT + (tile.REMARK if remarks else 0))
+    page = Image.new("RGB", grid.size, BACKGROUND)
+    painter = Painter(page)
+    _header(painter, publications, note)
+    for index, item in enumerate(tiles):
+        tile.draw(painter, grid.place(index), item, grid.height)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     page.save(part, format="PNG", compress_level=6)
     part.replace(path)
 
 
-async def _page(publication: Publication, cards: tuple[Card, ...], note: str, scratch: Path) -> Image.Image:
-    grid = Grid.of(len(cards))
-    page = Image.new("RGB", grid.size, BACKGROUND)
-    painter = Painter(page)
-    _header(painter, publication, note)
-    for index, card in enumerate(cards):
-        picture, problem = await _look(publication, card, scratch)
-        await asyncio.to_thread(tile.draw, painter, grid.place(index), publication, card, picture, problem)
-    return page
+async def look(publication: Publication, card: Card, scratch: Path) -> tuple[tile.Picture, str]:
+    """The pictures of one sample; a reason instead of what cannot be had.
 
-
-async def _look(publication: Publication, card: Card, scratch: Path) -> tuple[tile.Picture, str]:
-    """The pictures of one sample; a reason instead of what cannot be had."""
+    Raises:
+        IntegrityError: code `publication_damaged`: a verified publication changed meanwhile.
+    """
     media: Glimpse | None = None
     controls: list[tuple[str, Frame]] = []
     try:
@@ -108,6 +130,8 @@ async def _look(publication: Publication, card: Card, scratch: Path) -> tuple[ti
             seen = await _glimpse(publication, path, 1, tile.PICTURE, scratch)
             controls.append((Path(path).stem.removeprefix("control_"), seen.frames[0]))
     except Cosmos3Error as error:
+        if error.stable_code == UNVERIFIED:
+            raise
         return tile.Picture(media, tuple(controls)), error.detail
     return tile.Picture(media, tuple(controls)), ""
 
@@ -120,19 +144,26 @@ async def _glimpse(publication: Publication, artifact: str, count: int, box: tup
         path.unlink(missing_ok=True)
 
 
-def _header(painter: Painter, publication: Publication, note: str) -> None:
-    record = publication.provenance
-    failed = sum(card.failed for card in publication.cards)
-    counts = f"{len(publication.cards) - failed} of {len(publication.cards)} samples succeeded"
-    title = f"{record.model}   batch {record.request_id}"
+def _header(painter: Painter, publications: Sequence[Publication], note: str) -> None:
+    cards = [card for publication in publications for card in publication.cards]
+    failed = sum(card.failed for card in cards)
+    counts = f"{len(cards) - failed} of {len(cards)} samples succeeded"
+    first = publications[0].provenance
+    title = f"{first.model}   batch {first.request_id}"
+    if len(publications) > 1:
+        title = f"{first.model}   {len(publications)} publications"
     width = painter.width - 2 * MARGIN
     painter.line((MARGIN, 22), title, 24, INK, width, bold=True)
     facts = [
-        f"engine {publication.engine}",
-        f"weights {record.weights}",
-        "guardrails on" if record.guardrails else "guardrails off",
-        f"status {record.status}",
+        "engine " + _all(publication.engine for publication in publications),
+        "weights " + _all(publication.provenance.weights for publication in publications),
+        _all(GUARDRAILS[publication.provenance.guardrails] for publication in publications),
+        "status " + _all(publication.provenance.status for publication in publications),
         counts,
         *([note] if note else []),
     ]
     painter.line((MARGIN, 56), "   ·   ".join(facts), 15, FAINT, width)
+
+
+def _all(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))

@@ -23,6 +23,8 @@ GREY: Final[tuple[Colour, Colour]] = ((232, 235, 240), (72, 80, 94))
 RED: Final[tuple[Colour, Colour]] = ((253, 226, 224), (152, 27, 27))
 
 ELLIPSIS = "…"
+MAX_TEXT = 4000
+NO_CHARACTER = "\U0010ffff"  # no font has it, so this is how a font draws what it lacks
 
 
 @lru_cache(maxsize=64)
@@ -32,6 +34,24 @@ def font(size: int, bold: bool = False) -> Font:
         return ImageFont.truetype("DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf", size)
     except OSError:
         return ImageFont.load_default(size)
+
+
+@lru_cache(maxsize=4096)
+def _has_glyph(face: Font, character: str) -> bool:
+    """Whether the font draws this character, and not the box that stands for every one it lacks."""
+    if not isinstance(face, ImageFont.FreeTypeFont):
+        return ord(character) < 256
+    mask, box = face.getmask(character), face.getmask(NO_CHARACTER)
+    return character.isspace() or (mask.size, bytes(mask)) != (box.size, bytes(box))
+
+
+def legible(text: str, face: Font) -> str:
+    """One line of text in which nothing turns into an unreadable box: what the font lacks is spelled as an escape.
+
+    Line ends and control characters become blanks; the text is cut at 4,000 characters.
+    """
+    flat = (c if c.isprintable() else " " for c in text[:MAX_TEXT])
+    return "".join(c if _has_glyph(face, c) else c.encode("unicode_escape").decode("ascii") for c in flat)
 
 
 class Painter:
@@ -53,13 +73,13 @@ class Painter:
     ) -> None:
         """One line, cut with an ellipsis where it would pass `width`."""
         face = font(size, bold)
-        self.draw.text(at, self.fit(_printable(text), face, width), font=face, fill=colour)
+        self.draw.text(at, self.fit(legible(text, face), face, width), font=face, fill=colour)
 
     def paragraph(self, at: tuple[int, int], text: str, size: int, colour: Colour, width: int, lines: int) -> int:
         """Wrapped text of at most `lines` lines; returns the height used."""
         face = font(size)
         step = round(size * 1.4)
-        wrapped = self.wrap(_printable(text), face, width, lines)
+        wrapped = self.wrap(legible(text, face), face, width, lines)
         for number, line in enumerate(wrapped):
             self.draw.text((at[0], at[1] + number * step), line, font=face, fill=colour)
         return len(wrapped) * step
@@ -67,7 +87,7 @@ class Painter:
     def pill(self, at: tuple[int, int], text: str, colours: tuple[Colour, Colour], width: int) -> int:
         """A small label; returns the width used."""
         face = font(12)
-        text = self.fit(_printable(text), face, width - 16)
+        text = self.fit(legible(text, face), face, width - 16)
         used = round(self.draw.textlength(text, font=face)) + 16
         self.draw.rounded_rectangle((at[0], at[1], at[0] + used, at[1] + 20), radius=10, fill=colours[0])
         self.draw.text((at[0] + 8, at[1] + 10), text, font=face, fill=colours[1], anchor="lm")
@@ -116,8 +136,3 @@ class Painter:
         elif words or current:
             found[-1] = self.fit(f"{found[-1]}{ELLIPSIS}", face, width)
         return found
-
-
-def _printable(text: str) -> str:
-    """Line ends and control characters become blanks: one call draws one line."""
-    return "".join(c if c.isprintable() else " " for c in text[:4000])

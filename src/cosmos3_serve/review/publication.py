@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from cosmos3_serve.contract.provenance import Provenance
 from cosmos3_serve.contract.records import SampleRecord, SampleState
 from cosmos3_serve.contract.wire import VISION_IMAGE, VISION_VIDEO
-from cosmos3_serve.errors import InputError, NotFound
+from cosmos3_serve.errors import InputError, IntegrityError, NotFound
 from cosmos3_serve.storage.store import Location, open_store
 
 PROVENANCE = "provenance.json"
@@ -43,24 +44,69 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication that is there: `provenance.json` was read and has the contract's shape."""
+    """A publication that is there: `provenance.json` was read and has the contract's shape.
+
+    `digest` is the SHA-256 of its bytes. `verified` is set by `verify`; from then on every file is compared again with
+    what provenance declares when it is fetched.
+    """
 
     place: Location
     provenance: Provenance
     cards: tuple[Card, ...]
+    digest: str
+    verified: bool = False
 
     @property
     def engine(self) -> str:
         record = self.provenance.engine
         revision = record.revision if record else self.provenance.framework_revision
+        if revision is None:
+            return "unknown"  # recovered without a response: nobody recorded it
         short = revision[:12] if len(revision) == 40 else revision
         return short if record is None or short.startswith(record.engine) else f"{record.engine} {short}"
 
     async def fetch(self, artifact: str, folder: Path) -> Path:
-        """A local copy of one artifact in `folder`. Raises as `ObjectStore.download`."""
+        """A local copy of one artifact in `folder`. Raises as `ObjectStore.download`; IntegrityError if verified."""
         path = folder / PurePosixPath(artifact).name
-        await self.place.store.download(self.place.key(f"artifacts/{artifact}"), path)
+        got = await self.place.store.download(self.place.key(f"artifacts/{artifact}"), path)
+        if self.verified:
+            declared = {item.path: (item.bytes, item.sha256) for item in self.provenance.artifacts}
+            if declared.get(artifact) != (got.size, got.sha256):
+                raise damaged(f"artifacts/{artifact}", self.place)
         return path
+
+    async def verify(self) -> Publication:
+        """The same publication, proven to hold every byte that its provenance declares.
+
+        Raises:
+            IntegrityError: code `publication_damaged`.
+            StorageFailure.
+        """
+        record = self.provenance
+        wanted: list[tuple[str, int | None, str]] = []
+        for name, digest in (("request.json", record.request_sha256), ("response.json", record.response_sha256)):
+            if digest or name == "request.json":  # a recovered publication may have no response
+                wanted.append((name, None, digest))
+        wanted += [(f"artifacts/{item.path}", item.bytes, item.sha256) for item in record.artifacts]
+        for native in record.recovery.natives if record.recovery else []:
+            if native.role != "artifact":
+                wanted.append((f"native/{native.path}", native.bytes, native.sha256))
+        for name, size, digest in wanted:
+            key = self.place.key(name)
+            if await self.place.store.head(key) is None:
+                raise damaged(name, self.place)
+            got, found = await self.place.store.hash_object(key)
+            if found != digest or size not in (None, got):
+                raise damaged(name, self.place)
+        return replace(self, verified=True)
+
+
+def damaged(name: str, place: Location) -> IntegrityError:
+    return IntegrityError(
+        f"{name} at {place} is missing or has other bytes than provenance.json declares",
+        remedy="do not use it; publish the batch to another location",
+        code="publication_damaged",
+    )
 
 
 async def read_publication(location: str, scratch: Path, environ: Mapping[str, str] | None = None) -> Publication:
@@ -82,14 +128,15 @@ async def read_publication(location: str, scratch: Path, environ: Mapping[str, s
             remedy="a publication is complete once its provenance.json is there; continue with ray-batch --resume",
         ) from None
     try:
-        provenance = Provenance.model_validate_json(path.read_bytes())
+        data = path.read_bytes()
+        provenance = Provenance.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or PROVENANCE
         raise InputError(
             f"{PROVENANCE} at {place} is not a provenance record: {where}: {first['msg']}", code="invalid_publication"
         ) from None
-    return Publication(place, provenance, cards_of(provenance))
+    return Publication(place, provenance, cards_of(provenance), hashlib.sha256(data).hexdigest())
 
 
 def cards_of(provenance: Provenance) -> tuple[Card, ...]:
@@ -141,8 +188,10 @@ def _failure(result: dict[str, Any], record: SampleRecord | None) -> tuple[str, 
     return ("", "") if status == "success" else (str(status), str(result.get("message") or ""))
 
 
-def _guardrails(record: SampleRecord | None, configured: bool) -> str:
+def _guardrails(record: SampleRecord | None, configured: bool | None) -> str:
     """What is known about the checks of one sample; a configured flag alone is not evidence that they ran."""
+    if configured is None:
+        return "guardrails unknown"
     if not configured:
         return "guardrails off"
     checks = (record.guardrails.get("checks") or record.guardrails.get("applied")) if record else None

@@ -11,6 +11,7 @@ from cosmos3_serve.review.paint import AMBER, DARK, FAINT, GREEN, GREY, INK, PAP
 from cosmos3_serve.review.publication import Card, Publication
 
 WIDTH, HEIGHT = 360, 408
+REMARK = 44  # more height where a page has remarks
 PICTURE = (WIDTH, 232)
 MAX_CONTROLS = 5  # one per hint
 PAD, GUTTER = 14, 3
@@ -24,12 +25,29 @@ class Picture:
     controls: tuple[tuple[str, Frame], ...] = ()
 
 
-def draw(
-    painter: Painter, at: tuple[int, int], publication: Publication, card: Card, picture: Picture, problem: str
-) -> None:
-    """Paint one card at `at` (its top left corner); `problem` says why pictures are missing, empty where none are."""
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One sample on a page.
+
+    Attributes:
+        problem: why pictures are missing, empty where none are.
+        remarks: a reviewer's note and possible defects; a sample with defects stays in.
+        title: instead of the sample's name, where several publications share a page.
+    """
+
+    publication: Publication
+    card: Card
+    picture: Picture
+    problem: str = ""
+    remarks: tuple[str, ...] = ()
+    title: str = ""
+
+
+def draw(painter: Painter, at: tuple[int, int], tile: Tile, height: int = HEIGHT) -> None:
+    """Paint one tile at `at` (its top left corner), `height` pixels high."""
+    card, picture, problem = tile.card, tile.picture, tile.problem
     x, y = at
-    painter.card((x, y, x + WIDTH, y + HEIGHT))
+    painter.card((x, y, x + WIDTH, y + height))
     area = (x + 1, y + 1, x + WIDTH - 1, y + PICTURE[1])
     if card.failed:
         _notice(painter, area, card.code, card.message)
@@ -37,7 +55,10 @@ def draw(
         _notice(painter, area, "cannot be shown" if card.media else "no picture", problem)
     else:
         _pictures(painter, area, picture)
-    _words(painter, (x + PAD, y + PICTURE[1] + 12), publication, card, picture)
+    _words(painter, (x + PAD, y + PICTURE[1] + 12), tile)
+    if tile.remarks:
+        at = (x + PAD, y + HEIGHT - 8)
+        painter.paragraph(at, "  ·  ".join(tile.remarks), 12, RED[1], WIDTH - 2 * PAD, 2)
 
 
 def _notice(painter: Painter, area: tuple[int, int, int, int], head: str, text: str) -> None:
@@ -73,10 +94,11 @@ def _caption(painter: Painter, at: tuple[int, int], text: str) -> None:
     painter.draw.text((at[0] + 4, at[1] + 8), text, font=face, fill=PAPER, anchor="lm")
 
 
-def _words(painter: Painter, at: tuple[int, int], publication: Publication, card: Card, picture: Picture) -> None:
+def _words(painter: Painter, at: tuple[int, int], tile: Tile) -> None:
+    publication, card, picture = tile.publication, tile.card, tile.picture
     x, y = at
     width = WIDTH - 2 * PAD
-    painter.line((x, y), card.name, 16, INK, width, bold=True)
+    painter.line((x, y), tile.title or card.name, 16, INK, width, bold=True)
     painter.line((x, y + 24), "  ·  ".join(_facts(card, picture)), 12, FAINT, width)
     painter.paragraph((x, y + 46), card.prompt or "(no prompt)", 13, SOFT, width, 3)
     painter.line((x, y + 106), f"seed {card.seed}  ·  engine {publication.engine}", 12, FAINT, width)

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -26,6 +26,7 @@ KEEP_ALIVE_S = 30
 BACKLOG = 512
 MAX_CONNECTIONS = 2048
 PORT_WAIT_S = 15.0
+ON_LEAVE = "cosmos3.on_leave"  # ASGI extension: a function to which the application gives what is to be called
 
 
 class HeadersTooLarge(Exception):
@@ -40,6 +41,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """
 
     _header_timer: asyncio.TimerHandle | None = None
+    _leave: Callable[[], None] | None = None
     _in_head = False
     _head_bytes = 0
 
@@ -64,6 +66,15 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
         super().on_message_begin()
+        self.scope["extensions"] = {ON_LEAVE: self._on_leave}  # type: ignore[dict-item]
+
+    def _on_leave(self, told: Callable[[], None] | None) -> None:
+        """Tell this when the peer leaves; None: nobody. For the application, which else keeps a task in `receive`."""
+        self._leave = told
+        if told is not None:
+            self.flow.resume_reading()  # else the peer's end is not seen
+            if self.transport.is_closing():
+                self.loop.call_soon(told)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -78,6 +89,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
+        if self._leave is not None:
+            self._leave()
 
     def _stop_timer(self) -> None:
         if self._header_timer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, MutableMapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,6 +32,8 @@ SECRET_KEYS = frozenset(
 HIDDEN = "[hidden]"
 _BEARER = re.compile(r"(?i)\b(bearer)\s+\S+")
 _S3 = re.compile(r"s3://[^\s'\",)\]}]+")
+# Made once: a line is written for every request.
+_encode = json.JSONEncoder(sort_keys=True, default=repr).encode
 
 
 def configure(level: str = "info") -> None:
@@ -38,9 +42,9 @@ def configure(level: str = "info") -> None:
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            stamp,
             redact,
-            structlog.processors.JSONRenderer(sort_keys=True),
+            render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.WriteLoggerFactory(file=_target()),
@@ -72,12 +76,29 @@ def _target() -> TextIO:
     return sys.stderr
 
 
+def stamp(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The time in UTC, ISO 8601, microseconds."""
+    seconds, fraction = divmod(time.time(), 1)
+    event["timestamp"] = f"{_second(int(seconds))}.{int(fraction * 1e6):06}Z"
+    return event
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+def render(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> str:
+    """One JSON object; what JSON cannot hold stands as its `repr`."""
+    return _encode(event)
+
+
 def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Hide by name what must not be logged, and by shape what slipped into a text."""
     for key, value in event.items():
         if key.lower() in SECRET_KEYS:
             event[key] = HIDDEN
-        elif isinstance(value, str):
+        elif isinstance(value, str) and ("s3://" in value or "bearer" in value.lower()):
             event[key] = _S3.sub("s3://" + HIDDEN, _BEARER.sub(r"\1 " + HIDDEN, value))
     return event
 
@@ -101,6 +122,7 @@ class RequestLog:
         self.app = app
         self.on_answer = on_answer
         self.shown = shown
+        self._bound: tuple[Any, Any] = (None, None)  # the logger, and what it was made by
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -119,17 +141,26 @@ class RequestLog:
             await send(message)
 
         started = time.perf_counter()
-        with structlog.contextvars.bound_contextvars(http_request=request_id.decode()):
-            try:
-                await self.app(scope, receive, marked)
-            finally:
+        marks = structlog.contextvars.bind_contextvars(http_request=request_id.decode())
+        try:
+            await self.app(scope, receive, marked)
+        finally:
+            with contextlib.suppress(Exception):
                 quiet = scope["path"] in ("/health", "/ready", "/metrics") and status < 400
-                with contextlib.suppress(Exception):
-                    (log.debug if quiet else log.info)(
-                        "http",
-                        method=scope["method"],
-                        # Only what our own routes are made of: a stranger may have typed a secret into the path.
-                        path=self.shown(scope["path"])[:200] if status not in (401, 404) else "",
-                        status=status,
-                        seconds=round(time.perf_counter() - started, 4),
-                    )
+                bound = self._log()
+                (bound.debug if quiet else bound.info)(
+                    "http",
+                    method=scope["method"],
+                    # Only what our own routes are made of: a stranger may have typed a secret into the path.
+                    path=self.shown(scope["path"])[:200] if status not in (401, 404) else "",
+                    status=status,
+                    seconds=round(time.perf_counter() - started, 4),
+                )
+            structlog.contextvars.reset_contextvars(**marks)
+
+    def _log(self) -> Any:
+        """Made once for each configuration, not for each line."""
+        factory = structlog.get_config()["logger_factory"]
+        if self._bound[1] is not factory:
+            self._bound = (log.bind(), factory)
+        return self._bound[0]

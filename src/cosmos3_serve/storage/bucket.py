@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from cosmos3_serve.errors import (
 )
 from cosmos3_serve.storage import files
 from cosmos3_serve.storage.credentials import S3Access
-from cosmos3_serve.storage.faults import raise_translated, translate
+from cosmos3_serve.storage.faults import no_conditional_put, raise_translated, translate
 from cosmos3_serve.storage.retry import Attempts, RetryPolicy, retrying
 from cosmos3_serve.storage.store import CHUNK_BYTES, ObjectInfo, ObjectStore
 from cosmos3_serve.storage.uri import check_key
@@ -76,7 +77,7 @@ class BucketStore(ObjectStore):
                 if isinstance(failure, NotFound):
                     return None
                 raise failure from None
-            return ObjectInfo(key, meta["size"], meta["e_tag"])
+            return ObjectInfo(key, meta["size"], meta["e_tag"], meta["last_modified"].timestamp())
 
         return await retrying(self._policy, call)
 
@@ -131,7 +132,7 @@ class BucketStore(ObjectStore):
                     self._once, key, data, mode="create" if create else "overwrite", use_multipart=False
                 )
             except Exception as error:
-                failure = translate(error, "store the object")
+                failure = translate(error, "store the object", create=create)
                 if failures and isinstance(failure, Conflict) and await self._holds(key, data):
                     # An earlier try of ours was carried out and only its answer was lost.
                     return ObjectInfo(key, len(data))
@@ -139,6 +140,18 @@ class BucketStore(ObjectStore):
             return ObjectInfo(key, len(data), done["e_tag"])
 
         return await retrying(self._policy, call)
+
+    async def prove_create(self, key: str) -> None:
+        with suppress(Conflict):  # a leftover, or another client's: either way the store knew that the key is taken
+            await self.put_bytes(key, b"first", create=True)
+        try:
+            await self.put_bytes(key, b"second", create=True)
+        except Conflict:
+            return
+        finally:
+            with suppress(StorageFailure):  # some may write and not delete; an object of some bytes stays then
+                await self.delete(key)
+        raise no_conditional_put("object storage overwrites an object although the PUT demanded a free key")
 
     async def _holds(self, key: str, data: bytes) -> bool:
         found = bytearray()
@@ -202,7 +215,7 @@ class BucketStore(ObjectStore):
                     attempts.progressed()
                     for meta in page:
                         last = meta["path"]
-                        yield ObjectInfo(last, meta["size"], meta["e_tag"])
+                        yield ObjectInfo(last, meta["size"], meta["e_tag"], meta["last_modified"].timestamp())
                 return
             except Exception as error:
                 failure = translate(error, "list the objects")

@@ -129,7 +129,8 @@ class DirectoryStore(ObjectStore):
 
 
 def _info(key: str, stat: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, stat.st_size, f'"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"')
+    tag = f'"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"'
+    return ObjectInfo(key, stat.st_size, tag, stat.st_mtime)
 
 
 def _open_regular(path: Path) -> int:

@@ -17,8 +17,26 @@ _PASSING_CODES = frozenset(
 )
 
 
-def translate(error: Exception, action: str) -> Cosmos3Error:
-    """The typed failure for an exception of the S3 client; `action` completes "cannot …"."""
+# What stores say that do not know `If-None-Match` on a PUT; other 400s have other reasons.
+_UNKNOWN_CONDITION = frozenset({"", "InvalidArgument", "InvalidRequest", "BadRequest"})
+
+
+def no_conditional_put(detail: str) -> StorageFailure:
+    """Without it a publication could be overwritten or be there before it is true: there is no safe way around it."""
+    return StorageFailure(
+        detail,
+        code="conditional_put_unsupported",
+        remedy="use a store that keeps `If-None-Match: *` on PUT (Amazon S3 and most others do), or publish to a local "
+        "directory and copy it from there",
+    )
+
+
+def translate(error: Exception, action: str, *, create: bool = False) -> Cosmos3Error:
+    """The typed failure for an exception of the S3 client; `action` completes "cannot …".
+
+    Args:
+        create: it was a PUT that demanded a free key.
+    """
     status, s3_code = _evidence(str(error))
     shown = f" ({s3_code or f'HTTP {status}'})" if s3_code or status else ""
     if isinstance(error, FileNotFoundError | exceptions.NotFoundError) or status == 404:
@@ -45,6 +63,8 @@ def translate(error: Exception, action: str) -> Cosmos3Error:
             code="storage_denied",
             remedy="check the credentials, their permission on this bucket, and the clock of this machine",
         )
+    if create and (status == 501 or s3_code == "NotImplemented" or (status == 400 and s3_code in _UNKNOWN_CONDITION)):
+        return no_conditional_put(f"cannot {action}: object storage refuses a PUT that demands a free key ({status})")
     if status == 416:
         return RangeNotSatisfiable(f"cannot {action}: the object is shorter than the requested start")
     if status in _PASSING_STATUS or s3_code in _PASSING_CODES:

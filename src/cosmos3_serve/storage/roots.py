@@ -13,12 +13,17 @@ OUTSIDE = "read S3 URI is outside the configured bucket/prefix roots"
 
 @dataclass(frozen=True, slots=True)
 class AllowedRoots:
-    """Which objects may be read. Without a root nothing may; a text-only batch needs none."""
+    """Which objects may be read. Without a root nothing may; a text-only batch needs none.
+
+    Args:
+        env: the variable that the service's operator sets them with, for what refusals say.
+    """
 
     roots: tuple[S3Uri, ...] = ()
+    env: str = ROOTS_ENV
 
     @classmethod
-    def parse(cls, text: str) -> AllowedRoots:
+    def parse(cls, text: str, env: str = ROOTS_ENV) -> AllowedRoots:
         """Read a comma list of `s3://bucket[/prefix]`; blanks are dropped (a comma inside a prefix is written %2C).
 
         Raises:
@@ -32,16 +37,16 @@ class AllowedRoots:
             try:
                 roots.append(parse_s3(item))
             except StorageAuthorizationError as error:
-                wrong.append(FieldError(f"{ROOTS_ENV}[{position}]", error.detail, error.remedy))
+                wrong.append(FieldError(f"{env}[{position}]", error.detail, error.remedy))
         if wrong:
             found = "; ".join(f"{e.field}: {e.message}" for e in wrong)
             raise UsageError(
-                f"{ROOTS_ENV} is malformed: {found}",
-                remedy=f"set {ROOTS_ENV} to a comma list of s3://bucket or s3://bucket/prefix, or leave it empty",
+                f"{env} is malformed: {found}",
+                remedy=f"set {env} to a comma list of s3://bucket or s3://bucket/prefix, or leave it empty",
                 errors=wrong,
                 code="malformed_s3_roots",
             )
-        return cls(tuple(dict.fromkeys(roots)))
+        return cls(tuple(dict.fromkeys(roots)), env)
 
     def allows(self, uri: S3Uri) -> bool:
         """Same bucket, and the key is the prefix or lies below it: `s3://b/in` allows `in/x`, never `inner/x`."""
@@ -54,8 +59,8 @@ class AllowedRoots:
         """Raises StorageAuthorizationError (code `outside_s3_roots`) unless the URI may be read."""
         if not self.allows(uri):
             remedy = (
-                f"use an object below one of the service's roots ({ROOTS_ENV})"
+                f"use an object below one of the service's roots ({self.env})"
                 if self.roots
-                else f"this service allows no inputs: its operator must set {ROOTS_ENV}"
+                else f"this service allows no inputs: its operator must set {self.env}"
             )
             raise StorageAuthorizationError(OUTSIDE, remedy=remedy, code="outside_s3_roots")

@@ -27,11 +27,13 @@ CHUNK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store says about one object: full key, size in bytes, entity tag where it has one."""
+    """What a store says about one object: full key, size in bytes, entity tag where it has one, and when it was last
+    written (Unix seconds of the store's clock; None after a write, which does not tell)."""
 
     key: str
     size: int
     etag: str | None = None
+    modified: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,13 @@ class ObjectStore(ABC):
     @abstractmethod
     async def check(self) -> None:
         """Prove that the root is there and may be listed (a directory that can still be created counts)."""
+
+    async def prove_create(self, key: str) -> None:  # noqa: B027 - most stores need no proof
+        """Prove that `put_bytes(create=True)` is kept, on a `key` for this alone; a local filesystem keeps it always.
+
+        Raises:
+            StorageFailure: code `conditional_put_unsupported`: refused, or accepted and not kept.
+        """
 
     async def hash_object(self, key: str) -> tuple[int, str]:
         """Size in bytes and SHA-256 of what a reader gets back, by streaming it."""

@@ -24,6 +24,7 @@ from cosmos3_serve.reasoner.media.picture_cost import ImageProcessor
 from cosmos3_serve.reasoner.media.probe import Prober
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
 from cosmos3_serve.reasoner.media.sampling import Sampling, VideoProcessor
+from cosmos3_serve.reasoner.media.shelf import LocalShelf
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.uploads import Uploads
 from cosmos3_serve.storage.roots import AllowedRoots
@@ -48,7 +49,7 @@ async def gate(
         root,
         bounds,
         store=store,
-        uploads=Uploads(root, store, max_bytes=10**7),
+        uploads=LocalShelf(Uploads(root, store, max_bytes=10**7)),
         fetcher=Fetcher(store, bounds, allow=AllowList.parse(allow), roots=AllowedRoots(), resolver=resolver),
         prober=Prober(bounds, ReplicaDecoder()),
         videos=VideoProcessor(),
@@ -291,7 +292,7 @@ async def test_upload_once_and_ask_by_id(tmp_path: Path) -> None:
                 await found.upload(stream(data), "t", filename="x", purpose="vision")
             assert caught.value.stable_code == code
             assert caught.value.errors[0].field == "file"
-        assert len(found.uploads.list("t")) == 2
+        assert len(await found.uploads.list("t")) == 2
 
 
 async def test_a_cancelled_request_lets_go(tmp_path: Path) -> None:

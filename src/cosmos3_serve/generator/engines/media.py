@@ -35,6 +35,10 @@ class Clip:
     fps: float
 
 
+class NoRoom(Exception):
+    """The frames take more bytes than the caller has room for; no verdict on the file."""
+
+
 def invalid(field: str, message: str) -> SampleError:
     return SampleError(SampleCode.INPUT_INVALID, f"{field}: {message}")
 
@@ -50,6 +54,7 @@ def read_media(
     size: tuple[int, int] | None = None,
     max_frames: int | None = None,
     keep: Literal["first", "last"] = "first",
+    room: int | None = None,
 ) -> Clip:
     """Read an image or a clip by its extension.
 
@@ -57,19 +62,25 @@ def read_media(
         field: name of the request's field, for messages.
         size: (width, height) to cover and crop to; None keeps the stored size.
         max_frames: frames to keep, from the start or (`keep="last"`) from the end.
+        room: bytes that the frames may take.
 
     Raises:
         SampleError: `input_invalid`.
+        NoRoom: `room` is not enough.
     """
     if is_image(path):
-        image = read_image(path, field)
-        return Clip(_frame(image, size, field)[None], 1.0)
+        if room is not None and room <= 0:
+            raise NoRoom
+        still = _frame(read_image(path, field), size, field)
+        return Clip(still[None], 1.0)
     kept: deque[Frames] = deque(maxlen=max_frames if keep == "last" else None)
     stored = 0
     video = _Video(path, field)
     for image in video.frames():
         frame = _frame(image, size, field)
         stored += frame.nbytes if kept.maxlen is None or len(kept) < kept.maxlen else 0
+        if room is not None and stored > room:
+            raise NoRoom
         if stored > MAX_CLIP_BYTES:
             raise invalid(
                 field,

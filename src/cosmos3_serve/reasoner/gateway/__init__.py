@@ -13,6 +13,7 @@ Read it in the order of a request:
       files, models, sessions, info    the small endpoints
     openai_errors  failures in OpenAI's shape
     replica_errors what a replica's refusal becomes
+    replica_figures what the engines count, for /metrics
     upkeep       what runs beside requests: fleet, leases, probes, sweeps
     canary       a text and a video that each replica must answer once
     front        everything that the routes stand on

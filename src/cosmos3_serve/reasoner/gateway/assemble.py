@@ -16,6 +16,7 @@ from cosmos3_serve.reasoner.gateway.canary import Canary
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.line import WaitingLine
 from cosmos3_serve.reasoner.gateway.metrics import Figures, ReasonerMetrics
+from cosmos3_serve.reasoner.gateway.replica_figures import ReplicaFigures
 from cosmos3_serve.reasoner.gateway.upstream import Upstream
 from cosmos3_serve.reasoner.health import HealthBook
 from cosmos3_serve.reasoner.keys import SessionKeys
@@ -28,6 +29,9 @@ from cosmos3_serve.reasoner.media.picture_cost import ImageProcessor
 from cosmos3_serve.reasoner.media.probe import Prober
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
 from cosmos3_serve.reasoner.media.sampling import VideoProcessor
+from cosmos3_serve.reasoner.media.shared import SharedShelf, shared_place
+from cosmos3_serve.reasoner.media.shared_sweep import Bounds
+from cosmos3_serve.reasoner.media.shelf import LocalShelf, Shelf
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.uploads import Uploads
 from cosmos3_serve.reasoner.poison import PoisonTracker
@@ -58,6 +62,7 @@ def assemble(setup: ReasonerSetup, fleet: FleetPort, gateway: str, book: TokenBo
     leases = LeaseCache(gateway, fleet.table, rules, poison)
     router = Router(Profile(settings.routing), HealthBook(), leases, poison)
     limits = media_limits(settings)
+    upstream = Upstream(setup.secret, settings.answer_timeout_s)
 
     async def system() -> Mapping[str, Any]:
         return system_info(front)
@@ -72,8 +77,9 @@ def assemble(setup: ReasonerSetup, fleet: FleetPort, gateway: str, book: TokenBo
         gate=media_gate(setup, limits, poison),
         limits=limits,
         line=WaitingLine(settings.queue_limit, settings.queue_timeout_s),
-        upstream=Upstream(setup.secret, settings.answer_timeout_s),
+        upstream=upstream,
         metrics=ReasonerMetrics(),
+        replica_figures=ReplicaFigures(upstream),
         readiness=Readiness(),
         system=system,
     )
@@ -105,18 +111,26 @@ def media_gate(setup: ReasonerSetup, limits: MediaLimits, poison: PoisonTracker)
         root,
         limits,
         store=store,
-        uploads=Uploads(root, store, max_bytes=settings.store_bytes),
+        uploads=shelf(settings, root, store),
         fetcher=Fetcher(
             store,
             limits,
             allow=AllowList.parse(settings.media_allow),
-            roots=AllowedRoots.parse(settings.allowed_s3_roots),
+            roots=AllowedRoots.parse(settings.allowed_s3_roots, ReasonerSettings.env_name("allowed_s3_roots") or ""),
         ),
         prober=Prober(limits, ReplicaDecoder()),
         videos=videos,
         pictures=pictures,
         quarantined=lambda sha256: poison.quarantined(sha256, time.monotonic()),
     )
+
+
+def shelf(settings: ReasonerSettings, root: Path, store: MediaStore) -> Shelf:
+    """Uploads on this machine's disk, or in the store that all gateways share."""
+    if settings.media_store is None:
+        return LocalShelf(Uploads(root, store, max_bytes=settings.store_bytes))
+    bounds = Bounds(settings.media_store_bytes, settings.media_store_tenant_bytes)
+    return SharedShelf(shared_place(settings.media_store), store, bounds)
 
 
 def processors(checkpoint: Path) -> tuple[VideoProcessor, ImageProcessor]:

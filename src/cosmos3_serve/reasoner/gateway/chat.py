@@ -22,6 +22,7 @@ from cosmos3_serve.reasoner.media.locate import Located, locate
 from cosmos3_serve.reasoner.media.parts import DataSource
 from cosmos3_serve.reasoner.policy import Profile
 from cosmos3_serve.service.auth import tenant_of
+from cosmos3_serve.service.http_server import ON_LEAVE
 from cosmos3_serve.service.problems import Headers, send_problem
 
 PARSED_ON_LOOP = 2 * 1024 * 1024  # larger bodies are parsed in a thread, and written in one
@@ -30,27 +31,38 @@ PARSED_ON_LOOP = 2 * 1024 * 1024  # larger bodies are parsed in a thread, and wr
 class Departure:
     """While it is entered, a client that leaves cancels the task that works for it; `gone` then says so."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive
+        self._on_leave = (scope.get("extensions") or {}).get(ON_LEAVE)
+        self._watch: asyncio.Task[None] | None = None
         self.gone = False
 
     async def __aenter__(self) -> Departure:
         task = asyncio.current_task()
         assert task is not None
         self._work = task
-        self._watch = asyncio.create_task(self._wait())
+        if self._on_leave is not None:
+            self._on_leave(self._left)
+        else:
+            self._watch = asyncio.create_task(self._wait())
         return self
 
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._left()
+
+    def _left(self) -> None:
         self.gone = True
         self._work.cancel()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> bool:
-        self._watch.cancel()
+        if self._on_leave is not None:
+            self._on_leave(None)
+        if self._watch is not None:
+            self._watch.cancel()
         if not self.gone:
             return False
         if kind is None:
@@ -78,7 +90,7 @@ class Chat:
         front.check_open()
         raw, held = await read_body(scope, receive, front.settings.max_body_bytes, front.budget)
         front.begin()
-        departure = Departure(receive)
+        departure = Departure(scope, receive)
         try:
             async with departure:
                 await self._answer(scope, receive, send, raw)

@@ -22,7 +22,7 @@ from cosmos3_serve.reasoner.gateway.info import ready_report
 from cosmos3_serve.reasoner.gateway.upkeep import Upkeep
 from cosmos3_serve.reasoner.member import GatewayStatus
 from cosmos3_serve.reasoner.setup import APP_NAME, REPLICAS_APP_NAME, ReasonerSetup
-from cosmos3_serve.service import logs
+from cosmos3_serve.service import logs, memory
 from cosmos3_serve.service.http_server import HttpServer
 from cosmos3_serve.service.readiness import Remembered
 from cosmos3_serve.service.tokens import TokenBook
@@ -44,6 +44,7 @@ class ReasonerGateway:
 
     async def __init__(self, setup: ReasonerSetup) -> None:  # type: ignore[misc]  # Serve awaits it
         logs.configure(setup.settings.log_level)
+        memory.keep_freed_memory()
         import ray
 
         self.name = uuid.uuid4().hex
@@ -72,6 +73,7 @@ class ReasonerGateway:
             log.error("gateway_cannot_start", code=error.stable_code, reason=error.detail)
         self._upkeep.start()
         await self._fleet.start()
+        memory.freeze_started()
         log.info("gateway_started", port=self._server.port)
 
     async def _look(self) -> None:

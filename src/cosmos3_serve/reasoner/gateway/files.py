@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 from starlette.requests import Request
@@ -37,7 +36,7 @@ def file_routes(front: Front) -> list[Route]:
         name = reader.form.filename
         record = await front.gate.upload(_chained(first, file), tenant, filename=name, purpose=purpose)
         if _late_purpose(reader.form, purpose):
-            await asyncio.to_thread(uploads.delete, tenant, record.id)
+            await uploads.delete(tenant, record.id)
             raise _wrong_purpose("purpose must stand before the file")
         return JSONResponse(record.as_object())
 
@@ -45,22 +44,22 @@ def file_routes(front: Front) -> list[Route]:
         limit = _number(request.query_params.get("limit", "100"), "limit", MAX_PAGE)
         after = request.query_params.get("after", "")
         tenant = tenant_of(request.scope)
-        found = await asyncio.to_thread(uploads.list, tenant, limit=limit + 1, after=after)
+        found = await uploads.list(tenant, limit=limit + 1, after=after)
         page = [record.as_object() for record in found[:limit]]
         ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
         return JSONResponse({"object": "list", "data": page, **ends, "has_more": len(found) > limit})
 
     async def one(request: Request) -> Response:
-        record = await asyncio.to_thread(uploads.get, tenant_of(request.scope), request.path_params["id"])
+        record = await uploads.get(tenant_of(request.scope), request.path_params["id"])
         return JSONResponse(record.as_object())
 
     async def delete(request: Request) -> Response:
         file_id = request.path_params["id"]
-        await asyncio.to_thread(uploads.delete, tenant_of(request.scope), file_id)
+        await uploads.delete(tenant_of(request.scope), file_id)
         return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
     async def content(request: Request) -> Response:
-        record, blob = await asyncio.to_thread(uploads.pin, tenant_of(request.scope), request.path_params["id"])
+        record, blob = await uploads.pin(tenant_of(request.scope), request.path_params["id"])
         return _Content(blob, record.media.mime, record.filename)
 
     return [

@@ -15,6 +15,7 @@ from cosmos3_serve.reasoner.gateway.body import BodyBudget
 from cosmos3_serve.reasoner.gateway.carriers import Carriers
 from cosmos3_serve.reasoner.gateway.line import WaitingLine
 from cosmos3_serve.reasoner.gateway.metrics import ReasonerMetrics
+from cosmos3_serve.reasoner.gateway.replica_figures import ReplicaFigures
 from cosmos3_serve.reasoner.gateway.upstream import Upstream
 from cosmos3_serve.reasoner.keys import SessionKeys
 from cosmos3_serve.reasoner.media.gate import MediaGate
@@ -58,6 +59,7 @@ class Front:
     line: WaitingLine
     upstream: Upstream
     metrics: ReasonerMetrics
+    replica_figures: ReplicaFigures
     readiness: Readiness
     system: Callable[[], Awaitable[Mapping[str, Any]]]
     clock: Callable[[], float] = time.monotonic

@@ -35,7 +35,8 @@ def info_routes(front: Front) -> list[Route]:
         return Response(body, status, kept)
 
     async def metrics(_: Request) -> Response:
-        return Response(front.metrics.render(), media_type=CONTENT_TYPE)
+        engines = await front.replica_figures.render(front.ready_members(), front.clock())
+        return Response(front.metrics.render() + engines, media_type=CONTENT_TYPE)
 
     async def system_info(_: Request) -> Response:
         return JSONResponse(dict(await front.system()))

@@ -74,6 +74,7 @@ class ReasonerMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._http = self._counter("http_responses", "Answers by status.", ("status",))
+        self._by_status: dict[int, Counter] = {}
         self._refused = self._counter("unauthorized", "Requests without a valid token.")
         self._media = self._counter("media", "Questions with media by whether their replica held it.", ("held",))
         self._resent = self._counter("media_resent", "Questions sent again with bytes after a cache miss.")
@@ -95,7 +96,10 @@ class ReasonerMetrics:
         return generate_latest(self.registry)
 
     def http_response(self, status: int) -> None:
-        self._http.labels(str(status)).inc()
+        counter = self._by_status.get(status)
+        if counter is None:
+            counter = self._by_status[status] = self._http.labels(str(status))
+        counter.inc()
 
     def unauthorized(self) -> None:
         self._refused.inc()

@@ -20,10 +20,10 @@ from cosmos3_serve.errors import StorageFailure
 from cosmos3_serve.reasoner.media.item import MediaItem
 from cosmos3_serve.reasoner.replica_media import MediaPart, PartPlan
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 JOINED_BYTES = 4 * 1024 * 1024  # smaller bodies are sent in one piece
 SLICE = 256 * 1024
 FILE_SLICE = 3 * SLICE  # a multiple of 3, so that the encoded slices join
-JSON_HEADERS = {"content-type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def compose(body: dict[str, Any], items: Sequence[MediaItem], plans: Sequence[Pa
             words.append((word.encode(), item))
         key = "video_url" if item.kind == "video" else "image_url"
         content[item.where[1]] = {**part, key: {"url": word} if plan.with_data else None, "uuid": plan.uuid}
-    rest = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    rest = _encode(body).encode()
     pieces: list[Piece] = []
     for mark, item in words:
         before, _, rest = rest.partition(mark)

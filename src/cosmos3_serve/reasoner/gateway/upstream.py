@@ -1,4 +1,4 @@
-"""Upstream: keep-alive HTTP to the replicas, with the cluster's secret on every request.
+"""Upstream: the connections to the replicas, with the cluster's secret on every request.
 
 Four things can happen to a request before an answer, and the router must know which: it was never delivered
 (`Unreachable`), the connection broke afterwards (`Lost`), nothing came for too long (`Silent`), or a status came.
@@ -7,11 +7,12 @@ Four things can happen to a request before an answer, and the router must know w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator
+from functools import lru_cache
+from urllib.parse import urlsplit
 
-import aiohttp
-
-from cosmos3_serve.reasoner.gateway.parts import JSON_HEADERS, Payload
+from cosmos3_serve.reasoner.gateway.connection import Connection, Lost, Silent, Unreachable
+from cosmos3_serve.reasoner.gateway.parts import Payload
 from cosmos3_serve.reasoner.gateway.replica_errors import Refusal, read_refusal
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
 
@@ -20,20 +21,10 @@ CONNECT_S = 5.0
 KEEP_ALIVE_S = 15.0  # below the replica's own 60 s: a connection that it closes under a question looks like a death
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_REFUSAL_BYTES = 64 * 1024
+SWEEP_S = 5.0
 MAX_BIG_BODIES = 4  # sent at once, of those that are read from files or larger than what is joined
-_NO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding")
 
-
-class Unreachable(Exception):
-    """No connection: the replica never saw the request."""
-
-
-class Lost(Exception):
-    """The connection broke after the request was, or may have been, delivered."""
-
-
-class Silent(Exception):
-    """Delivered, and not a byte came for the time allowed."""
+__all__ = ["CHAT_PATH", "MAX_ANSWER_BYTES", "Lost", "Oversized", "Reply", "Silent", "Unreachable", "Upstream"]
 
 
 class Oversized(Exception):
@@ -43,9 +34,10 @@ class Oversized(Exception):
 class Reply:
     """An answer whose body has not been read yet. `close` ends it in every case; the replica notices at once."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self.status = response.status
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Connection | None = connection
+        self.status = connection.status
+        self._retry_after = connection.headers.get(b"retry-after")
 
     async def next(self) -> bytes:
         """What came next, as it came; empty at the end.
@@ -53,12 +45,12 @@ class Reply:
         Raises:
             Lost, Silent.
         """
-        try:
-            return await self._response.content.readany()
-        except (TimeoutError, aiohttp.ServerTimeoutError):
-            raise Silent from None
-        except (aiohttp.ClientError, OSError):
-            raise Lost from None
+        if self._connection is None:
+            return b""
+        piece = await self._connection.next()
+        if not piece:
+            self.close()
+        return piece
 
     async def whole(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
         """The rest of the body. Raises as `next`, and Oversized."""
@@ -77,10 +69,13 @@ class Reply:
             body = await self.whole(MAX_REFUSAL_BYTES)
         except Oversized:
             body = b""
-        return read_refusal(self.status, body, self._response.headers.get("Retry-After"))
+        retry_after = self._retry_after
+        return read_refusal(self.status, body, retry_after.decode("latin-1") if retry_after else None)
 
     def close(self) -> None:
-        self._response.close()  # an answer that was read to its end has given its connection back already
+        connection, self._connection = self._connection, None  # from here on it may be another answer's
+        if connection is not None:
+            connection.end()
 
 
 class Upstream:
@@ -91,25 +86,21 @@ class Upstream:
     """
 
     def __init__(self, secret: str, answer_timeout_s: float) -> None:
-        self._secret = secret
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=answer_timeout_s)
-        self._session: aiohttp.ClientSession | None = None
+        self._secret, self._timeout_s = secret, answer_timeout_s
+        self._idle: dict[str, list[Connection]] = {}
+        self._open: dict[Connection, str] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
         self._big = asyncio.Semaphore(MAX_BIG_BODIES)
 
     async def start(self) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, use_dns_cache=True),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={SECRET_HEADER: self._secret},
-            skip_auto_headers=_NO_HEADERS,
-            timeout=self._timeout,
-            auto_decompress=False,
-            trust_env=False,
-        )
+        """Called in the event loop that asks."""
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self._open):
+            connection.abandon()
 
     async def ask(self, url: str, payload: Payload) -> Reply:
         """Send a question; returns with the status.
@@ -117,20 +108,22 @@ class Upstream:
         Raises:
             Unreachable, Lost, Silent; StorageFailure where a file cannot be read.
         """
+        _address(url)
         whole = payload.joined()
+        head = b"%b%d\r\n\r\n" % (_post_head(url, self._secret), payload.size if whole is None else len(whole))
         if whole is not None:
-            return await self._request("POST", url + CHAT_PATH, whole, JSON_HEADERS)
-        headers = {**JSON_HEADERS, "content-length": str(payload.size)}
+            return await self._request(url, head, whole)
         async with self._big:
-            return await self._request("POST", url + CHAT_PATH, payload.slices(), headers)
+            return await self._request(url, head, payload.slices())
 
-    async def get(self, url: str, path: str, timeout_s: float) -> tuple[int, bytes]:
-        """A small answer of a replica: its health, its models. Raises as `ask`."""
+    async def get(self, url: str, path: str, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES) -> tuple[int, bytes]:
+        """A small answer of a replica: its health, its models, its figures. Raises as `ask`."""
         try:
             async with asyncio.timeout(timeout_s):
-                reply = await self._request("GET", url + path, None, {})
+                _address(url)
+                reply = await self._request(url, _get_head(url, path, self._secret))
                 try:
-                    return reply.status, await reply.whole()
+                    return reply.status, await reply.whole(max_bytes)
                 except Oversized:
                     raise Lost from None
                 finally:
@@ -138,16 +131,79 @@ class Upstream:
         except TimeoutError:
             raise Silent from None
 
-    async def _request(self, method: str, url: str, data: object, headers: Mapping[str, str]) -> Reply:
-        assert self._session is not None
+    async def _request(self, url: str, head: bytes, body: bytes | AsyncIterator[bytes] = b"") -> Reply:
+        connection = self._take(url) or await self._connect(url)
         try:
-            response = await self._session.request(
-                method, url, data=data, headers=headers, allow_redirects=False, expect100=False
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL):
+            await connection.ask(head, body)
+        except BaseException:
+            connection.abandon()
+            raise
+        return Reply(connection)
+
+    # ---- connections ------------------------------------------------------------------------------------------------
+
+    def _take(self, url: str) -> Connection | None:
+        """The one used last, so that the others may end."""
+        idle = self._idle.get(url)
+        while idle:
+            connection = idle.pop()
+            if connection.usable and connection.idle_for() < KEEP_ALIVE_S:
+                return connection
+            connection.abandon()
+        return None
+
+    async def _connect(self, url: str) -> Connection:
+        host, port = _address(url)
+        connection = Connection(self._timeout_s, self._free, self._gone)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
+        except (OSError, UnicodeError, TimeoutError):
             raise Unreachable from None
-        except (TimeoutError, aiohttp.ServerTimeoutError):
-            raise Silent from None
-        except (aiohttp.ClientError, OSError):
-            raise Lost from None
-        return Reply(response)
+        self._open[connection] = url
+        return connection
+
+    def _free(self, connection: Connection) -> None:
+        self._idle.setdefault(self._open[connection], []).append(connection)
+
+    def _gone(self, connection: Connection) -> None:
+        url = self._open.pop(connection, None)
+        idle = self._idle.get(url or "")
+        if url is not None and idle is not None:
+            if connection in idle:
+                idle.remove(connection)
+            if not idle:
+                del self._idle[url]
+
+    def _sweep(self) -> None:
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        for connection in [c for idle in self._idle.values() for c in idle if c.idle_for() >= KEEP_ALIVE_S]:
+            connection.abandon()
+
+
+@lru_cache(maxsize=256)
+def _address(url: str) -> tuple[str, int]:
+    """Raises Unreachable: not an address."""
+    try:
+        parts = urlsplit(url)
+        return parts.hostname or "", parts.port or 80
+    except ValueError:
+        raise Unreachable from None
+
+
+@lru_cache(maxsize=256)
+def _post_head(url: str, secret: str) -> bytes:
+    """Everything of a question's head up to the number of its length."""
+    lines = (
+        f"POST {CHAT_PATH} HTTP/1.1",
+        f"Host: {urlsplit(url).netloc}",
+        f"{SECRET_HEADER}: {secret}",
+        "Content-Type: application/json",
+        "Content-Length: ",
+    )
+    return "\r\n".join(lines).encode()
+
+
+def _get_head(url: str, path: str, secret: str) -> bytes:
+    lines = (f"GET {path} HTTP/1.1", f"Host: {urlsplit(url).netloc}", f"{SECRET_HEADER}: {secret}", "", "")
+    return "\r\n".join(lines).encode()

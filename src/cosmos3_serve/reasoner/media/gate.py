@@ -8,7 +8,6 @@ Nothing is fetched twice at once, nothing is probed twice, and nothing reaches a
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +26,10 @@ from cosmos3_serve.reasoner.media.probe import Prober
 from cosmos3_serve.reasoner.media.refusal import Refused, broken, too_large
 from cosmos3_serve.reasoner.media.sampling import Sampling, VideoProcessor, sample_video
 from cosmos3_serve.reasoner.media.screen import Screen
+from cosmos3_serve.reasoner.media.shelf import Shelf
 from cosmos3_serve.reasoner.media.sniff import HEAD_BYTES, check_declared, sniff
 from cosmos3_serve.reasoner.media.store import MediaStore
-from cosmos3_serve.reasoner.media.uploads import FileRecord, Uploads
+from cosmos3_serve.reasoner.media.uploads import FileRecord
 from cosmos3_serve.reasoner.replica_media import media_uuid
 
 
@@ -47,7 +47,7 @@ class MediaGate:
         limits: MediaLimits,
         *,
         store: MediaStore,
-        uploads: Uploads,
+        uploads: Shelf,
         fetcher: Fetcher,
         prober: Prober,
         videos: VideoProcessor,
@@ -62,8 +62,9 @@ class MediaGate:
 
     async def start(self) -> None:
         """Take in what an earlier life left. Raises as the store."""
-        for part in (self.store, self.uploads, self.screen):
-            await asyncio.to_thread(part.open)
+        await asyncio.to_thread(self.store.open)
+        await self.uploads.open()
+        await asyncio.to_thread(self.screen.open)
 
     async def close(self) -> None:
         await self._prober.close()
@@ -71,7 +72,7 @@ class MediaGate:
     async def sweep(self) -> None:
         """Drop what is too old, and count what other gateways of this machine wrote; call every minute or so."""
         await asyncio.to_thread(self.store.sweep)
-        await asyncio.to_thread(self.uploads.sweep)
+        await self.uploads.sweep()
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class MediaGate:
         if isinstance(source, DataSource):
             return await asyncio.to_thread(self._keep, source)
         if isinstance(source, FileSource):
-            return (await asyncio.to_thread(self.uploads.pin, tenant, source.file_id))[1]
+            return (await self.uploads.pin(tenant, source.file_id))[1]
         return (await self._fetcher.fetch(source, tenant))[1]
 
     def _keep(self, source: DataSource) -> Blob:
@@ -211,8 +212,7 @@ class MediaGate:
                 self._check_quarantine(blob.sha256)
                 media = (await self.screen.judge(blob, kind)).info
                 assert media is not None
-                create = functools.partial(self.uploads.create, filename=filename, purpose=purpose, media=media)
-                return await asyncio.to_thread(create, tenant, blob)
+                return await self.uploads.create(tenant, blob, filename=filename, purpose=purpose, media=media)
         except Refused as refused:
             raise refused.as_error("file") from None
 

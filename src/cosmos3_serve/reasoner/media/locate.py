@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from cosmos3_serve.contract.jsontext import JsonProblem, check_json, decode_json
+from cosmos3_serve.contract.jsontext import JsonProblem, check_json, decode_json, plainly_clean
 from cosmos3_serve.errors import Cosmos3Error, FieldError, InvalidRequest, LimitExceeded, ValidationFailed
 from cosmos3_serve.reasoner.media.content import Found, find_parts
 from cosmos3_serve.reasoner.media.limits import MediaLimits
@@ -145,7 +145,8 @@ def _parse(data: bytes, limits: MediaLimits) -> dict[str, Any]:
         raise LimitExceeded(f"the request holds more than {limits.max_json_values} values", code="body_too_large")
     try:
         body = decode_json(data)
-        check_json(body, max_depth=MAX_DEPTH, max_nodes=2 * limits.max_json_values)
+        if not plainly_clean(data, max_depth=MAX_DEPTH):
+            check_json(body, max_depth=MAX_DEPTH, max_nodes=2 * limits.max_json_values)
     except ValidationFailed as error:
         raise InvalidRequest(error.detail, code=error.stable_code, remedy=error.remedy, errors=error.errors) from None
     except JsonProblem as problem:

@@ -120,9 +120,9 @@ def check_sniffed(sniffed: Sniffed, kind: Kind) -> None:
             "media_not_media", f"the {kind} is {what}, whatever it is called", "check what the URL really holds"
         )
     if sniffed.kind != kind and not (kind == "video" and sniffed is _GIF):
-        other = "image_url" if sniffed.kind == "image" else "video_url"
+        other, article = ("image_url", "an image") if sniffed.kind == "image" else ("video_url", "a video")
         raise unsupported(
-            "media_type_mismatch", f"the {kind}_url part holds a {sniffed.kind} ({sniffed.mime})", f"send it as {other}"
+            "media_type_mismatch", f"the {kind}_url part holds {article} ({sniffed.mime})", f"send it as {other}"
         )
     if not sniffed.taken:
         command = COMMAND if kind == "video" else IMAGE_COMMAND

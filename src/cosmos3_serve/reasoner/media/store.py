@@ -110,11 +110,12 @@ class MediaStore:
             writer.write(data)
             return writer.commit(sha256)
 
-    async def put_stream(self, chunks: AsyncIterator[bytes], max_bytes: int) -> Blob:
+    async def put_stream(self, chunks: AsyncIterator[bytes], max_bytes: int, sha256: str | None = None) -> Blob:
         """Store a stream and take it in use; hashed while it is written, off the event loop.
 
         Raises:
             Refused: it holds no byte, or more than `max_bytes`; nothing is kept.
+            ValueError: it has another hash than `sha256`; nothing is kept.
         """
         writer = await asyncio.to_thread(self.writer, max_bytes)
         try:
@@ -129,7 +130,7 @@ class MediaStore:
             await files.in_thread(writer.write, b"".join(waiting))
             if not writer.size:
                 raise bad("media_empty", "the content holds 0 bytes")
-            return await files.in_thread(writer.commit)
+            return await files.in_thread(writer.commit, sha256)
         finally:
             await files.in_thread(writer.close)
 

@@ -26,7 +26,7 @@ from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.storage import files
 
-_ID = re.compile(r"file-[0-9a-f]{32}\Z")
+FILE_ID = re.compile(r"file-[0-9a-f]{32}\Z")
 MAX_NAME = 256
 
 
@@ -47,6 +47,45 @@ class FileRecord:
         """As the OpenAI API shows a file, with `sha256` and `media` besides."""
         shown = {k: v for k, v in asdict(self).items() if k != "media"}
         return {"object": "file", "status": "processed", **shown, "media": self.media.as_dict()}
+
+
+def to_json(record: FileRecord) -> bytes:
+    return json.dumps({**asdict(record), "media": record.media.as_dict()}).encode()
+
+
+def from_json(data: bytes) -> FileRecord:
+    """Raises ValueError, KeyError or TypeError: it is no record."""
+    value = json.loads(data)
+    return FileRecord(**{**value, "media": MediaInfo.from_dict(value["media"])})
+
+
+def new_record(
+    blob: Blob, now: float, max_age_s: float, *, filename: str, purpose: str, media: MediaInfo
+) -> FileRecord:
+    return FileRecord(
+        id=f"file-{secrets.token_hex(16)}",
+        bytes=blob.size,
+        created_at=int(now),
+        expires_at=int(now) + int(max_age_s),
+        filename=clean_name(filename),
+        purpose=purpose,
+        sha256=blob.sha256,
+        media=media,
+    )
+
+
+def no_such_file() -> NotFound:
+    return NotFound(
+        "there is no such file", code="file_not_found", remedy="upload it with POST /v1/files; files expire"
+    )
+
+
+def content_gone() -> NotFound:
+    return NotFound("the file's content is gone", code="file_not_found", remedy="upload it again")
+
+
+def storage_full(reason: str) -> LimitExceeded:
+    return LimitExceeded(reason, code="file_storage_full", remedy="delete files that you no longer need")
 
 
 class Uploads:
@@ -100,19 +139,9 @@ class Uploads:
         Raises:
             LimitExceeded: code `file_storage_full`: too many files, or bytes.
         """
-        now = int(self._clock())
-        record = FileRecord(
-            id=f"file-{secrets.token_hex(16)}",
-            bytes=blob.size,
-            created_at=now,
-            expires_at=now + int(self._max_age_s),
-            filename=_clean(filename),
-            purpose=purpose,
-            sha256=blob.sha256,
-            media=media,
-        )
+        record = new_record(blob, self._clock(), self._max_age_s, filename=filename, purpose=purpose, media=media)
         with self._lock:
-            shelf = self._records.setdefault(_shelf(tenant), {})
+            shelf = self._records.setdefault(shelf_of(tenant), {})
             held = sum(r.bytes for records in self._records.values() for r in records.values())
             if len(shelf) >= self._max_files or held + blob.size > self._max_bytes:
                 reason = (
@@ -120,14 +149,14 @@ class Uploads:
                     if len(shelf) >= self._max_files
                     else f"uploads hold {held} of {self._max_bytes} bytes"
                 )
-                raise LimitExceeded(reason, code="file_storage_full", remedy="delete files that you no longer need")
+                raise storage_full(reason)
             shelf[record.id] = record
         path = self._path(tenant, record.id)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _link(blob.path, path.with_suffix(".bin"))
             part = files.part_of(path)
-            part.write_text(json.dumps({**asdict(record), "media": media.as_dict()}))
+            part.write_bytes(to_json(record))
             files.publish(part, path)
         except OSError as error:
             self._forget(tenant, record.id)
@@ -140,18 +169,16 @@ class Uploads:
             NotFound: code `file_not_found`: no such upload of this tenant.
         """
         with self._lock:
-            record = self._records.get(_shelf(tenant), {}).get(file_id)
-        if record is None and _ID.match(file_id):
+            record = self._records.get(shelf_of(tenant), {}).get(file_id)
+        if record is None and FILE_ID.match(file_id):
             record = _load(self._path(tenant, file_id))  # made by another gateway of this machine
         elif record is not None and not self._path(tenant, file_id).exists():
             self._forget(tenant, file_id)  # deleted by another
             record = None
         if record is None or record.expires_at <= self._clock():
-            raise NotFound(
-                "there is no such file", code="file_not_found", remedy="upload it with POST /v1/files; files expire"
-            )
+            raise no_such_file()
         with self._lock:
-            self._records.setdefault(_shelf(tenant), {})[file_id] = record
+            self._records.setdefault(shelf_of(tenant), {})[file_id] = record
         return record
 
     def pin(self, tenant: str, file_id: str) -> tuple[FileRecord, Blob]:
@@ -167,14 +194,14 @@ class Uploads:
                     blob = writer.commit(record.sha256)
             except (FileNotFoundError, ValueError):
                 self._forget(tenant, file_id)
-                raise NotFound("the file's content is gone", code="file_not_found", remedy="upload it again") from None
+                raise content_gone() from None
             except OSError as error:
                 raise blobs.failure("read", error) from None
         return record, blob
 
     def list(self, tenant: str, *, limit: int = 100, after: str = "") -> list[FileRecord]:
         """Newest first; `after`: the id of the last one of the page before."""
-        shelf = self._root / _shelf(tenant)
+        shelf = self._root / shelf_of(tenant)
         with self._lock:
             known = dict(self._records.get(shelf.name, {}))
         on_disk = [path for path in shelf.glob("file-*.json") if shelf.is_dir()]
@@ -191,7 +218,7 @@ class Uploads:
 
     def _forget(self, tenant: str, file_id: str) -> None:
         with self._lock:
-            self._records.get(_shelf(tenant), {}).pop(file_id, None)
+            self._records.get(shelf_of(tenant), {}).pop(file_id, None)
         _remove(self._path(tenant, file_id))
 
     def _drop_orphans(self, shelf: Path) -> None:
@@ -201,22 +228,21 @@ class Uploads:
                     held.unlink()
 
     def _path(self, tenant: str, file_id: str) -> Path:
-        return self._root / _shelf(tenant) / f"{file_id}.json"
+        return self._root / shelf_of(tenant) / f"{file_id}.json"
 
 
-def _shelf(tenant: str) -> str:
+def shelf_of(tenant: str) -> str:
     return hashlib.sha256(tenant.encode()).hexdigest()[:32]  # a tenant's name may hold anything
 
 
-def _clean(filename: str) -> str:
+def clean_name(filename: str) -> str:
     name = re.split(r"[/\\]", filename)[-1]
     return "".join(c for c in name if c.isprintable())[:MAX_NAME] or "upload"
 
 
 def _load(path: Path) -> FileRecord | None:
     try:
-        value = json.loads(path.read_bytes())
-        return FileRecord(**{**value, "media": MediaInfo.from_dict(value["media"])})
+        return from_json(path.read_bytes())
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

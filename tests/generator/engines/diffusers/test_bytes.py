@@ -12,6 +12,8 @@ import pytest
 import torch
 from support.engine import fingerprint, generate, latents, make_engine, make_job
 
+from cosmos3_serve.generator.engines import ahead
+
 PROMPTS = ("a red cube", "a much longer prompt about a robot arm that lifts a green bottle", "dog", "rain. Night")
 ACTION = {"domain_name": "bridge_orig_lerobot", "action_chunk_size": 4, "num_steps": 2, "guidance": 3.0}
 
@@ -142,6 +144,26 @@ def test_finishing_beside_the_next_wave(engine, root, files):
         assert all(f.result(120)[1].error is None for f in finishing)
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
     assert [fingerprint(job) for job in busy] == calm
+
+
+@pytest.mark.parametrize("mode", [m for m in MODES if not m.startswith("text")])
+def test_media_decoded_before_the_turn_change_no_byte_and_are_not_decoded_in_it(engine, root, files, mode, monkeypatch):
+    fields = {**case(mode, files), **({"max_frames": 6} if mode == "transfer" else {})}  # two chunks
+    plain = make_job(root, mode, request_id="in-turn", prompt="x", seed=3, **fields)
+    early = make_job(root, mode, request_id="ahead", prompt="x", seed=3, **fields)
+    generate(engine, plain)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(engine.load, early).result(60)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("decoded on the thread that denoises")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ahead, "read_media", refuse)
+        generate(engine, early)
+    engine.unload(early)
+    assert fingerprint(early) == fingerprint(plain)
+    assert engine._ahead.used_bytes == 0
 
 
 def test_another_seed_gives_other_bytes(engine, root):

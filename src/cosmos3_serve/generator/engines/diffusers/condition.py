@@ -18,10 +18,11 @@ from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.contract.sizes import SIZES
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.engines.actions import DOMAIN_IDS, VIEW_POINTS, read_actions
+from cosmos3_serve.generator.engines.ahead import Take, Wanted
 from cosmos3_serve.generator.engines.diffusers.attend import Controls
 from cosmos3_serve.generator.engines.diffusers.codec import Codec, to_pixels
 from cosmos3_serve.generator.engines.diffusers.loader import Components
-from cosmos3_serve.generator.engines.media import Frames, invalid, read_media
+from cosmos3_serve.generator.engines.media import Frames, invalid
 
 MAX_SEED = 2**63 - 1
 
@@ -86,23 +87,30 @@ class Conditioner:
 
     # ---- vision -----------------------------------------------------------------------------------------------------
 
-    def vision(self, sample: ResolvedSample, seed: int) -> Start:
+    def vision_clip(self, sample: ResolvedSample) -> Wanted | None:
+        """What `vision` reads."""
+        if sample.vision_path is None:
+            return None
+        size = self.canvas(sample)
+        fixed = self._fixed_frames(sample.condition_frame_indexes_vision, self.latent_shape(sample.num_frames, size)[2])
+        return Wanted(
+            sample.vision_path,
+            "vision_path",
+            size=size,
+            max_frames=max(fixed) * self._parts.temporal + 1,
+            keep=sample.condition_video_keep,
+        )
+
+    def vision(self, sample: ResolvedSample, seed: int, take: Take = Wanted.read) -> Start:
         """Start of text2image, text2video, image2video and video2video."""
         size = self.canvas(sample)
         shape = self.latent_shape(sample.num_frames, size)
         fixed: list[int] = []
         encoded: torch.Tensor | None = None
-        if sample.vision_path is not None:
+        wanted = self.vision_clip(sample)
+        if wanted is not None:
             fixed = self._fixed_frames(sample.condition_frame_indexes_vision, shape[2])
-            pixel_frames = max(fixed) * self._parts.temporal + 1
-            clip = read_media(
-                Path(sample.vision_path),
-                "vision_path",
-                size=size,
-                max_frames=pixel_frames,
-                keep=sample.condition_video_keep,
-            )
-            encoded = self.encode(clip.frames, sample.num_frames)
+            encoded = self.encode(take(wanted).frames, sample.num_frames)
         return self.start(shape, encoded, fixed, self.generator(seed), float(sample.fps))
 
     def encode(self, frames: Frames, count: int) -> torch.Tensor:
@@ -142,7 +150,13 @@ class Conditioner:
 
     # ---- action -----------------------------------------------------------------------------------------------------
 
-    def action(self, sample: ResolvedSample, seed: int) -> tuple[Start, tuple[int, int]]:
+    def action_clip(self, sample: ResolvedSample) -> Wanted:
+        """What `action` reads."""
+        if sample.vision_path is None:
+            raise invalid("vision_path", f"{sample.model_mode} needs the first frame or a clip")
+        return Wanted(sample.vision_path, "vision_path", max_frames=sample.action_chunk_size + 1)
+
+    def action(self, sample: ResolvedSample, seed: int, take: Take = Wanted.read) -> tuple[Start, tuple[int, int]]:
         """Start of wam, forward_dynamics and inverse_dynamics, and the (width, height) of the padded canvas.
 
         The frames are scaled down to fit the canvas of `image_size` (never up), mirrored at the right and lower edge to
@@ -151,11 +165,10 @@ class Conditioner:
         domain = sample.domain_name.lower().strip()
         width = self._domain_width(sample, domain)
         frames_needed = sample.action_chunk_size + 1
-        if sample.vision_path is None:
-            raise invalid("vision_path", f"{sample.model_mode} needs the first frame or a clip")
+        wanted = self.action_clip(sample)
         if sample.view_point not in VIEW_POINTS:
             raise invalid("view_point", f"must be one of {', '.join(sorted(VIEW_POINTS))}")
-        clip = read_media(Path(sample.vision_path), "vision_path", max_frames=frames_needed)
+        clip = take(wanted)
         tier = SIZES.get(str(sample.image_size))
         if tier is None:
             raise invalid("image_size", f"must be one of {', '.join(SIZES)}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from cosmos3_serve.contract.wire import DIFFUSERS_BACKEND
 from cosmos3_serve.errors import SampleCode, SampleError, StartRefused
+from cosmos3_serve.generator.engines.ahead import Ahead
 from cosmos3_serve.generator.engines.diffusers.codec import Codec
 from cosmos3_serve.generator.engines.diffusers.condition import Conditioner
 from cosmos3_serve.generator.engines.diffusers.loader import (
@@ -25,7 +27,15 @@ from cosmos3_serve.generator.engines.diffusers.network import Network
 from cosmos3_serve.generator.engines.diffusers.outputs import Denoised, FailedSample, Finisher, open_directory
 from cosmos3_serve.generator.engines.diffusers.prompt import PromptEncoder
 from cosmos3_serve.generator.engines.diffusers.replay import Replay
-from cosmos3_serve.generator.engines.diffusers.run import SUPPORTED_MODES, Prefixes, Run, Tools, prepare
+from cosmos3_serve.generator.engines.diffusers.run import (
+    SUPPORTED_MODES,
+    Prefixes,
+    Run,
+    Tools,
+    media_of,
+    prepare,
+    read_sample,
+)
 from cosmos3_serve.generator.engines.diffusers.wave import (
     IsCancelled,
     OnStep,
@@ -44,8 +54,8 @@ log = logging.getLogger(__name__)
 class DiffusersEngine:
     """Cosmos3's diffusers components under a batched denoise loop.
 
-    `denoise` runs one wave and must be called from one thread at a time (a lock sees to it); `finish` may run in other
-    threads meanwhile, so that the accelerator does not wait for JPEG, MP4 or the disk.
+    `denoise` runs one wave and must be called from one thread at a time (a lock sees to it); `load` and `finish` may
+    run in other threads meanwhile, so that the accelerator does not wait for JPEG, MP4 or the disk.
 
     Args:
         output_root: absolute directory that every job's `output_dir` lies below.
@@ -82,6 +92,7 @@ class DiffusersEngine:
             parts, self._network, codec, Conditioner(parts, codec), PromptEncoder(parts.tokenizer), self._guard
         )
         self._finisher = Finisher(codec, self._guard, self._root)
+        self._ahead = Ahead()
         self._lock = threading.Lock()
 
     def info(self) -> EngineInfo:
@@ -101,6 +112,18 @@ class DiffusersEngine:
             capabilities=capabilities(parts.device),
             guardrails=guard_record(self._guard),
         )
+
+    def load(self, job: EngineJob) -> None:
+        """Decode the job's media before its turn; in another thread than `denoise`, one call at a time.
+
+        What can't be decoded is found again, and told, when the sample's turn comes.
+        """
+        with suppress(SampleError):
+            self._ahead.load(job, media_of(read_sample(job), self._tools.conditioner))
+
+    def unload(self, job: EngineJob) -> None:
+        """The job was denoised, or never will be."""
+        self._ahead.drop(job)
 
     def denoise(
         self, jobs: Sequence[EngineJob], on_step: OnStep, is_cancelled: IsCancelled
@@ -159,7 +182,7 @@ class DiffusersEngine:
 
     def _prepare(self, job: EngineJob, prefixes: Prefixes) -> Run:
         open_directory(job, self._root)
-        return prepare(job, self._tools, prefixes)
+        return prepare(job, self._tools, prefixes, self._ahead.taker(job))
 
     def _unexpected(self, error: Exception) -> SampleError:
         if is_out_of_memory(error):

@@ -13,13 +13,14 @@ from cosmos3_serve.contract.modes import ModelMode
 from cosmos3_serve.contract.prompt import negative_text, prompt_text
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.errors import SampleCode, SampleError
+from cosmos3_serve.generator.engines.ahead import Take, Wanted
 from cosmos3_serve.generator.engines.diffusers.codec import Codec, to_frames
 from cosmos3_serve.generator.engines.diffusers.condition import Action, Conditioner, Start
 from cosmos3_serve.generator.engines.diffusers.denoising import Denoising, Prompts
 from cosmos3_serve.generator.engines.diffusers.loader import Components
 from cosmos3_serve.generator.engines.diffusers.network import Network, Prefix
 from cosmos3_serve.generator.engines.diffusers.prompt import PromptEncoder, action_caption
-from cosmos3_serve.generator.engines.diffusers.transfer import Transfer
+from cosmos3_serve.generator.engines.diffusers.transfer import Transfer, transfer_clips
 from cosmos3_serve.generator.engines.guard import Decision, Guard
 from cosmos3_serve.generator.engines.job import EngineJob
 from cosmos3_serve.generator.engines.media import Frames, invalid
@@ -160,8 +161,25 @@ class Tools:
     guard: Guard
 
 
-def prepare(job: EngineJob, tools: Tools, prefixes: Prefixes) -> Run:
-    """Read the sample's media, check its prompt, draw its noise.
+def media_of(sample: ResolvedSample, conditioner: Conditioner) -> list[Wanted]:
+    """The images and clips that `prepare` takes, in its order.
+
+    Raises:
+        SampleError: `input_invalid`, as `prepare` will.
+    """
+    if sample.modality == "transfer":
+        return list(transfer_clips(sample, conditioner).values())
+    if sample.modality == "action":
+        return [conditioner.action_clip(sample)]
+    wanted = conditioner.vision_clip(sample)
+    return [] if wanted is None else [wanted]
+
+
+def prepare(job: EngineJob, tools: Tools, prefixes: Prefixes, take: Take = Wanted.read) -> Run:
+    """Take the sample's media, check its prompt, draw its noise.
+
+    Args:
+        take: gives the media of `media_of`; default: reads them here and now.
 
     Raises:
         SampleError: `input_invalid`, `guardrail_blocked` or `guardrail_failed`.
@@ -169,7 +187,7 @@ def prepare(job: EngineJob, tools: Tools, prefixes: Prefixes) -> Run:
     sample = read_sample(job)
     assert sample.seed is not None
     if sample.modality == "transfer":
-        transfer = Transfer(sample, tools.parts, tools.codec, tools.conditioner)
+        transfer = Transfer(sample, tools.parts, tools.codec, tools.conditioner, take)
         said = sample.model_copy(update={"fps": max(1, round(transfer.fps))})
         text = prompt_text(said, size=transfer.size, num_frames=transfer.chunk)
         negative = negative_text(said, size=transfer.size, num_frames=transfer.chunk)
@@ -177,7 +195,7 @@ def prepare(job: EngineJob, tools: Tools, prefixes: Prefixes) -> Run:
         prompts = _prompts(sample, tools, prefixes, text, negative)
         return Run(job, sample, tools, prompts, decision, transfer=transfer)
     if sample.modality == "action":
-        start, canvas = tools.conditioner.action(sample, sample.seed)
+        start, canvas = tools.conditioner.action(sample, sample.seed, take)
         frames = sample.action_chunk_size + 1
         # Upstream leaves an empty caption empty instead of describing nothing.
         text = sample.prompt and action_caption(
@@ -186,7 +204,7 @@ def prepare(job: EngineJob, tools: Tools, prefixes: Prefixes) -> Run:
         negative = negative_text(sample, size=canvas, num_frames=frames)
     else:
         text, negative = prompt_text(sample), negative_text(sample)
-        start = tools.conditioner.vision(sample, sample.seed)
+        start = tools.conditioner.vision(sample, sample.seed, take)
     decision = _checked(tools.guard, text)
     return Run(job, sample, tools, _prompts(sample, tools, prefixes, text, negative), decision, start=start)
 

@@ -6,18 +6,19 @@ last frames of the one before; weights are shares; each chunk draws from seed + 
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.contract.sizes import round_frames
+from cosmos3_serve.generator.engines.ahead import Take, Wanted
 from cosmos3_serve.generator.engines.diffusers.attend import Controls
 from cosmos3_serve.generator.engines.diffusers.codec import Codec, to_pixels
 from cosmos3_serve.generator.engines.diffusers.condition import Conditioner, Start
 from cosmos3_serve.generator.engines.diffusers.loader import Components
-from cosmos3_serve.generator.engines.media import Clip, Frames, invalid, read_media
+from cosmos3_serve.generator.engines.media import Frames, invalid
 
 
 class Transfer:
@@ -28,16 +29,24 @@ class Transfer:
         fps: of the result. controls: hint name to frames [total or more, H, W, 3].
     """
 
-    def __init__(self, sample: ResolvedSample, parts: Components, codec: Codec, conditioner: Conditioner) -> None:
+    def __init__(
+        self,
+        sample: ResolvedSample,
+        parts: Components,
+        codec: Codec,
+        conditioner: Conditioner,
+        take: Take = Wanted.read,
+    ) -> None:
         self._sample = sample
         self._parts = parts
         self._codec = codec
         self._conditioner = conditioner
         self.size = conditioner.canvas(sample)
-        limit = sample.max_frames or 5000
-        self._input = self._read_input(limit)
+        wanted = transfer_clips(sample, conditioner)
+        self._check_input()
+        self._input = take(wanted["vision_path"]) if "vision_path" in wanted else None
         self.fps = self._input.fps if self._input else float(sample.fps)
-        clips = {name: self._read_control(name, limit) for name in sample.hints}
+        clips = {name: take(self._control(wanted, name)).frames for name in sample.hints}
         self.total = len(next(iter(clips.values())))
         self._check_frames()
         self.chunk = 1 if self.total == 1 else round_frames(sample.num_video_frames_per_chunk or 93)
@@ -88,21 +97,19 @@ class Transfer:
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
-    def _read_input(self, limit: int) -> Clip | None:
+    def _check_input(self) -> None:
         sample = self._sample
         if sample.vision_path is None:
             if sample.num_first_chunk_conditional_frames:
                 raise invalid("num_first_chunk_conditional_frames", "needs vision_path to take frames from")
             if sample.show_input:
                 raise invalid("show_input", "needs vision_path to show")
-            return None
-        return read_media(Path(sample.vision_path), "vision_path", size=self.size, max_frames=limit)
 
-    def _read_control(self, name: str, limit: int) -> Frames:
-        path = self._sample.hints[name].control_path
-        if path is None:
-            raise invalid(f"{name}.control_path", "is needed: this engine does not compute controls from vision_path")
-        return read_media(Path(path), f"{name}.control_path", size=self.size, max_frames=limit).frames
+    def _control(self, wanted: Mapping[str, Wanted], name: str) -> Wanted:
+        field = f"{name}.control_path"
+        if field not in wanted:
+            raise invalid(field, "is needed: this engine does not compute controls from vision_path")
+        return wanted[field]
 
     def _check_frames(self) -> None:
         if (self._sample.num_frames == 1) != (self.total == 1):
@@ -133,6 +140,14 @@ class Transfer:
         if not count or self._input is None:
             return None
         return to_pixels(reflect(self._input.frames, count)[:count]).to(self._parts.device)
+
+
+def transfer_clips(sample: ResolvedSample, conditioner: Conditioner) -> dict[str, Wanted]:
+    """What a transfer sample reads, by field: its input first, then its controls."""
+    size, limit = conditioner.canvas(sample), sample.max_frames or 5000
+    paths = {"vision_path": sample.vision_path}
+    paths |= {f"{name}.control_path": hint.control_path for name, hint in sample.hints.items()}
+    return {field: Wanted(path, field, size=size, max_frames=limit) for field, path in paths.items() if path}
 
 
 def reflect(frames: Frames, count: int) -> Frames:

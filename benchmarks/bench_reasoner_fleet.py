@@ -1,0 +1,54 @@
+"""The reasoner with real vLLM replicas on this machine: round robin against session affinity, and a warm question.
+
+The tiny checkpoint with random weights, two CPU replicas: what the figures say is how often work is repeated, not how
+fast the model is. Needs the engine's Python (`make setup-reasoner`). An invalid run prints no figure and ends 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from measure.fleet import AFFINITY, ROUND_ROBIN, clips, fleet, measured, profile_section
+from measure.result import RESULTS, Section, quiet, report
+from measure.warm import warm_section
+
+ABOUT = (
+    "Real vLLM on the CPU with the tiny checkpoint: random weights. Ratios between columns are the result; the seconds "
+    "are those of this machine."
+)
+CLIP_S, AT_ONCE = 8.0, 4
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--short", action="store_true", help="fewer videos and questions")
+    options.add_argument("--out", type=Path, default=RESULTS, help="where results are written")
+    options.add_argument("--cache", type=Path, help="where the tiny checkpoint and compiled code are kept between runs")
+    options.add_argument("--max-load", type=float, default=3.0, help="load average a core above which nothing is run")
+    chosen = options.parse_args(argv)
+    videos, questions, rounds = (4, 3, 3) if chosen.short else (12, 8, 12)
+
+    def measure(base: Path) -> list[Section]:
+        quiet(chosen.max_load)
+        found: dict[str, dict[str, Any]] = {}
+        for number, routing in enumerate((AFFINITY, ROUND_ROBIN)):
+            fresh = clips(videos, CLIP_S, seed=number)
+            with fleet(base, routing) as service:
+                found[routing] = measured(service, fresh, questions, AT_ONCE)
+                if routing == AFFINITY:
+                    warm = warm_section(service, rounds)
+        return [profile_section(found, CLIP_S, AT_ONCE), warm]
+
+    name = "reasoner-fleet-short" if chosen.short else "reasoner-fleet"
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        return report(name, lambda: measure(chosen.cache or Path(folder)), chosen.out, about=ABOUT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

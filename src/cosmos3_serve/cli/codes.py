@@ -1,0 +1,239 @@
+"""Specific error codes, read from the package's own source: every failure that is made with a `code` of its own.
+
+A class gives its default code (`errors.py`); a place may give a narrower one, as in `NotReady(…, code="disk_full")`.
+Those are found by reading the syntax trees, so the list can't forget one. A place whose code can't be read there passes
+on another failure's code; such places are named in `PASSED_ON`, and a test keeps that list exact.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from cosmos3_serve import errors
+from cosmos3_serve.errors import Cosmos3Error
+
+PACKAGE = Path(__file__).parents[1]
+
+# Who makes a refusal of media, and the class that it becomes: code first, then message, then remedy.
+MEDIA = {
+    "bad": "InvalidRequest",
+    "too_large": "LimitExceeded",
+    "unsupported": "UnsupportedMediaType",
+    "broken": "ValidationFailed",
+}
+
+# File, and what stands there as the code: the failure is another's, told again.
+PASSED_ON = {
+    ("client/outcome.py", "error.stable_code"),
+    ("client/problem.py", "code"),
+    ("client/reasoner.py", "code if isinstance(code, str) and code else None"),
+    ("client/recovered.py", "first.code"),
+    ("client/reasoner.py", "str(broken.get('code') or 'answer_incomplete')"),
+    ("generator/routes/artifacts.py", "error.stable_code"),
+    ("generator/serve.py", "status['failure']['code']"),
+    ("generator/staging.py", "None if owned else code"),
+    ("reasoner/gateway/replica_errors.py", "_code(self)"),
+    ("reasoner/media/gate.py", "error.stable_code"),
+    ("reasoner/media/locate.py", "error.stable_code"),
+    ("reasoner/media/refusal.py", "self.code"),
+    ("reasoner/serve.py", "said['code']"),
+}
+
+
+def families() -> dict[tuple[str, str], list[tuple[str, str, str]]]:
+    """File, and what stands there as the code, where a table makes it: class, code and remedy of each."""
+    from cosmos3_serve.weights import access, guardrail_assets, hub, nltk_data
+
+    states = [state.value for state in access.AccessState if state is not access.AccessState.GRANTED]
+    assets = guardrail_assets._REMEDIES
+    cached = [f"guardrail_cache_{kind}" for kind in hub._PAYLOAD]
+    fetched = [f"guardrail_fetch_{kind}" for kind in hub._HUB if kind != "offline"]
+    tables = [*hub._HUB.values(), *hub._PAYLOAD.values()]
+    return {
+        ("weights/access.py", "self.state.value"): [("GuardrailsUnavailable", state, "") for state in states],
+        ("weights/guardrail_assets.py", "code"): [
+            ("GuardrailsUnavailable", code, assets[code.split("_", 2)[2]].format(repo="…")) for code in cached + fetched
+        ],
+        ("weights/hub.py", "code"): [
+            ("CheckpointUnavailable", code, remedy.format(repo="…")) for code, remedy in tables if code is not None
+        ],
+        ("weights/nltk_data.py", "f'guardrail_tokenizer_{category}'"): [
+            ("GuardrailsUnavailable", f"guardrail_tokenizer_{category}", remedy)
+            for category, remedy in nltk_data._REMEDIES.items()
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One failure that is made with a code. `code` is None where it can't be read, and `text` is what stands there."""
+
+    file: str
+    kind: str
+    code: str | None
+    text: str
+    remedy: str
+
+
+@dataclass(slots=True)
+class _Names:
+    """What a name may stand for: every value assigned to it in the file (or in the module it comes from)."""
+
+    file: Path
+    values: dict[str, list[ast.expr]] = field(default_factory=dict)
+
+    def texts(self, node: ast.expr | None, depth: int = 0) -> list[str] | None:
+        """The texts that an expression may be; None: that can't be read."""
+        if depth > 4:
+            return None
+        if isinstance(node, ast.Constant):
+            return [node.value] if isinstance(node.value, str) else None
+        if isinstance(node, ast.IfExp):
+            return self._all([node.body, node.orelse], depth)
+        if isinstance(node, ast.BoolOp):
+            return self.texts(node.values[-1], depth + 1)
+        if isinstance(node, ast.Name) and node.id in self.values:
+            return self._all(self.values[node.id], depth)
+        return None
+
+    def _all(self, nodes: list[ast.expr], depth: int) -> list[str] | None:
+        found = [self.texts(node, depth + 1) for node in nodes]
+        return None if None in found or not found else [text for texts in found if texts for text in texts]
+
+    def shown(self, node: ast.expr | None, depth: int = 0) -> str:
+        """A sentence for a reader, `…` for what only the failure itself knows."""
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str) else ""
+        if isinstance(node, ast.JoinedStr):
+            return "".join(self.shown(part, depth) for part in node.values)
+        if isinstance(node, ast.FormattedValue):
+            return self.shown(node.value, depth)
+        if isinstance(node, ast.IfExp):
+            return " / ".join(filter(None, (self.shown(node.body, depth), self.shown(node.orelse, depth))))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            return self.shown(node.left, depth) + self.shown(node.right, depth)
+        if isinstance(node, ast.Name) and len(self.values.get(node.id, ())) == 1 and depth < 4:
+            return self.shown(self.values[node.id][0], depth + 1)
+        return "" if node is None else "…"
+
+    def kinds(self, node: ast.expr) -> list[str]:
+        """Names of the failure classes that a callee may be."""
+        if isinstance(node, ast.IfExp):
+            return self.kinds(node.body) + self.kinds(node.orelse)
+        name = node.id if isinstance(node, ast.Name) else ""
+        if name in _CLASSES:
+            return [name]
+        return [
+            kind for value in self.values.get(name, ()) if isinstance(value, ast.IfExp) for kind in self.kinds(value)
+        ]
+
+
+def _tree(root: type[Cosmos3Error]) -> Iterator[type[Cosmos3Error]]:
+    yield root
+    for kind in root.__subclasses__():
+        if kind.__module__ == errors.__name__:
+            yield from _tree(kind)
+
+
+_CLASSES = {kind.__name__: kind for kind in _tree(Cosmos3Error)}
+
+
+@lru_cache(maxsize=1)
+def places(package: Path = PACKAGE) -> tuple[Place, ...]:
+    """Every place of the package's source that makes a failure with a code of its own, in order of file and line."""
+    files = (path for path in sorted(package.rglob("*.py")) if path != package / "errors.py")
+    return tuple(place for path in files for place in _places_of(path, package))
+
+
+def _places_of(path: Path, package: Path) -> Iterator[Place]:
+    tree = _parsed(path)
+    file = path.relative_to(package).as_posix()
+    names = _Names(path, _assigned(tree) | _imported(tree, package))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        if "code" in given and (_makes_failure(node.func, names) or _passes(file, given["code"])):
+            kinds = names.kinds(node.func) or [""]
+            code, remedy = given["code"], given.get("remedy")
+        elif isinstance(node.func, ast.Name) and node.func.id in MEDIA and file.startswith("reasoner/media/"):
+            kinds = [MEDIA[node.func.id]]
+            code, remedy = node.args[0], given.get("remedy") or (node.args[2] if len(node.args) > 2 else None)
+        else:
+            continue
+        shown = names.shown(remedy).strip()
+        for kind in kinds:
+            texts: list[str | None] = [*(names.texts(code) or [])] or [None]
+            yield from (Place(file, kind, text, ast.unparse(code), shown) for text in texts)
+
+
+def _makes_failure(func: ast.expr, names: _Names) -> bool:
+    return bool(names.kinds(func)) or (isinstance(func, ast.Name) and func.id == "kind")
+
+
+def _passes(file: str, code: ast.expr) -> bool:
+    return (file, ast.unparse(code)) in PASSED_ON
+
+
+@lru_cache(maxsize=512)
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=512)
+def _assigned(tree: ast.Module) -> dict[str, list[ast.expr]]:
+    found: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            found.setdefault(node.target.id, []).append(node.value)
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(node.value)
+                elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    for name, value in zip(target.elts, node.value.elts, strict=False):
+                        if isinstance(name, ast.Name):
+                            found.setdefault(name.id, []).append(value)
+    return found
+
+
+def _imported(tree: ast.Module, package: Path) -> dict[str, list[ast.expr]]:
+    """Texts that come from another module of the package."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package.name}."):
+            path = package.joinpath(*(node.module or "").split(".")[1:]).with_suffix(".py")
+            values = _assigned(_parsed(path)) if path.is_file() else {}
+            found |= {alias.asname or alias.name: values[alias.name] for alias in node.names if alias.name in values}
+    return found
+
+
+def code_rows() -> list[dict[str, str]]:
+    """One row for each code and class, by code; the remedies are those of all its places."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    found = [(place.kind, place.code, place.remedy) for place in places() if place.code is not None]
+    for kind, code, remedy in [*found, *(one for family in families().values() for one in family)]:
+        if code != _CLASSES[kind].code:
+            remedies = rows.setdefault((code, kind), [])
+            remedy = remedy or _CLASSES[kind].default_remedy
+            if remedy and remedy not in remedies:
+                remedies.append(remedy)
+    return [
+        {
+            "code": code,
+            "HTTP": str(_CLASSES[kind].status) if over_http(_CLASSES[kind]) else "",
+            "exit": str(_CLASSES[kind].exit_code),
+            "class": kind,
+            "remedy": "; or: ".join(remedies),
+        }
+        for (code, kind), remedies in sorted(rows.items())
+    ]
+
+
+def over_http(kind: type[Cosmos3Error]) -> bool:
+    """Client-side and start-up failures never travel as an HTTP answer."""
+    return not issubclass(kind, (errors.Cosmos3RayServeError, errors.StartRefused, errors.UsageError))

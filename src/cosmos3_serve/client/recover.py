@@ -1,0 +1,197 @@
+"""Recover a batch whose client failed past inference: qualify what the engine left, publish it as `recovered`.
+
+    original request ─ retained outputs (ledger, or a copied directory) ─ bind ─ hash ─ decode ─ publish ─ provenance
+
+The output location is touched only after every file of every sample has qualified. The first attempt's journal is read
+and never changed; nothing is posted to the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cosmos3_serve.client import load, recovered
+from cosmos3_serve.client.decode import Decoder
+from cosmos3_serve.client.expect import expectation
+from cosmos3_serve.client.first_attempt import Origin, find_origin
+from cosmos3_serve.client.journal import Journals, default_root, key_of
+from cosmos3_serve.client.pool import each
+from cosmos3_serve.client.progress import Progress, Silent
+from cosmos3_serve.client.publish import NATIVE, Found, Publication
+from cosmos3_serve.client.qualify import Finding, Qualified
+from cosmos3_serve.client.retained import Fetch, RecoverOrder, Retained, gather
+from cosmos3_serve.contract.native import NativeProblem
+from cosmos3_serve.contract.provenance import MediaProof
+from cosmos3_serve.contract.records import Artifact
+from cosmos3_serve.contract.recovery import Recovery
+from cosmos3_serve.errors import Conflict, IntegrityError, LimitExceeded, Refusal
+from cosmos3_serve.storage.files import in_thread
+from cosmos3_serve.storage.store import open_store
+
+CONCURRENCY = 2
+STALE_S = 24 * 3600.0
+
+__all__ = ["Outcome", "RecoverOrder", "recover_batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`manifest` is None after a dry run; `refusal` then says why it would have been refused, if so."""
+
+    report: dict[str, Any]
+    manifest: dict[str, Any] | None = None
+    refusal: Refusal | None = None
+
+
+def recover_batch(order: RecoverOrder, progress: Progress | None = None) -> Outcome:
+    """Qualify and publish; see `RecoverOrder`.
+
+    Raises:
+        Refusal: exit 3: the outputs do not qualify; the code names the first mismatch, `errors` all of them.
+        Conflict: code `publication_exists`: the output location holds a publication, also one of this very batch.
+        UsageError, ValidationFailed, StorageFailure, Unreachable, Incomplete: as `submit_batch`.
+    """
+    return asyncio.run(_Recovery(order, progress or Silent(), os.environ).run())
+
+
+@dataclass
+class _Recovery:
+    order: RecoverOrder
+    progress: Progress
+    environ: Mapping[str, str]
+    phases: dict[str, float] = field(default_factory=dict)
+    media: list[MediaProof] = field(default_factory=list)
+    kept_bytes: int = 0
+
+    async def run(self) -> Outcome:
+        order = self.order
+        journals = Journals(order.journal_dir or default_root(self.environ))
+        output_path = load.check_output(order.output_path, self.environ, connect=not order.dry_run)
+        origin = await find_origin(order.request_id, order.input_path, journals, self.environ)
+        await in_thread(journals.prepare)
+        async with AsyncExitStack() as stack:
+            spool = Path(stack.enter_context(_spool(journals.root)))
+            started = time.monotonic()
+            self.progress.phase("qualifying")
+            retained = await gather(order, origin, spool, stack, self.environ, self.progress.notice)
+            found = retained.found
+            if order.dry_run or not found.findings:  # a report says everything; a refusal need not read gigabytes first
+                await self._decode_all(found, retained.fetch, stack)
+            self.phases["qualification"] = time.monotonic() - started
+            recovery = recovered.recovery_record(origin, found, retained.kind, retained.location)
+            report = recovered.report(
+                origin, found, recovery, self.media, output_path=output_path, partial=order.allow_partial
+            )
+            refusal = recovered.refusal(found, origin.request.names, allow_partial=order.allow_partial)
+            if order.dry_run:
+                return Outcome(report, refusal=refusal)
+            if refusal is not None:
+                raise refusal
+            with journals.lock(key_of(output_path)):
+                manifest = await self._publish(origin, retained, recovery, output_path)
+            return Outcome(report, manifest)
+
+    # ---- every file
+
+    async def _decode_all(self, found: Qualified, fetch: Fetch, stack: AsyncExitStack) -> None:
+        decoder = await stack.enter_async_context(Decoder())
+        total, done = sum(artifact.bytes for artifact in found.artifacts), 0
+        for artifact in found.artifacts:
+            if artifact.bytes > self.order.spool_bytes:
+                raise LimitExceeded(
+                    f"artifact {artifact.path} has {artifact.bytes} bytes, the spool may hold {self.order.spool_bytes}",
+                    remedy="raise --spool-bytes",
+                    code="spool_too_small",
+                )
+
+        async def one(artifact: Artifact) -> None:
+            nonlocal done
+            try:
+                await self._decode(artifact, found, fetch, decoder)
+            except NativeProblem as problem:
+                found.findings.append(Finding(problem.code, problem.message, artifact.sample, problem.file))
+            done += artifact.bytes
+            self.progress.bytes(done, total)
+
+        await each(list(found.artifacts), CONCURRENCY, one)
+
+    async def _decode(self, artifact: Artifact, found: Qualified, fetch: Fetch, decoder: Decoder) -> None:
+        try:
+            path = await fetch(artifact)
+        except IntegrityError as error:
+            raise NativeProblem("native_media_altered", error.detail, artifact.path) from None
+        try:
+            expect = expectation(artifact.path, found.results[artifact.sample].args)
+            if expect is not None:
+                self.media.append(await decoder.check(path, expect, name=artifact.path))
+        except IntegrityError as error:
+            raise NativeProblem("native_media_invalid", error.detail, artifact.path) from None
+        finally:
+            # What fits stays for the upload; the rest is read and compared again then.
+            if self.order.dry_run or self.kept_bytes + artifact.bytes > self.order.spool_bytes // 2:
+                await in_thread(path.unlink, missing_ok=True)
+            else:
+                self.kept_bytes += artifact.bytes
+
+    # ---- publication
+
+    async def _publish(
+        self, origin: Origin, retained: Retained, recovery: Recovery, output_path: str
+    ) -> dict[str, Any]:
+        self.progress.phase("publishing")
+        started = time.monotonic()
+        publication = Publication(open_store(output_path, self.environ), origin.body, origin.request.request_id)
+        if await publication.look() is Found.COMPLETE:
+            raise Conflict(
+                "the output location already holds the publication of this very batch",
+                remedy="use it, or choose another --output-path; a publication is never overwritten",
+                code="publication_exists",
+            )
+        await publication.claim()
+
+        async def put(artifact: Artifact) -> None:
+            path = await retained.fetch(artifact)
+            await publication.put(artifact, path)
+            await in_thread(path.unlink, missing_ok=True)
+
+        await each(retained.found.artifacts, CONCURRENCY, put)
+        for native in recovery.natives:
+            if native.role != "artifact":
+                await publication.put_record(f"{NATIVE}/{native.path}", await retained.record(native))
+        self.phases["publication"] = time.monotonic() - started
+        manifest = recovered.provenance(
+            origin,
+            retained.found,
+            recovery,
+            run_id=self.order.run_id,
+            output_path=output_path,
+            endpoint=recovery.location if recovery.source == "service_ledger" else "",
+            media=self.media,
+            phases=self.phases,
+            environ=self.environ,
+        )
+        data = await in_thread(manifest.to_bytes)
+        await publication.seal(retained.found.response, data)
+        made: dict[str, Any] = await in_thread(json.loads, data)
+        return made
+
+
+def _spool(root: Path) -> tempfile.TemporaryDirectory[str]:
+    """A private folder for media under way; what a kill left of an older one is removed."""
+    base = root / "recover"
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in base.iterdir():
+        with suppress(OSError):
+            if time.time() - old.stat().st_mtime > STALE_S:
+                shutil.rmtree(old, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix="spool-", dir=base)

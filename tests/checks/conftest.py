@@ -1,0 +1,41 @@
+"""Local stand-ins for what the checks ask: a stub Hub, a stub registry, a real S3 API server on loopback."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from support.hub import Repo, StubHub, stub_hub
+from support.registry import StubRegistry, stub_registry
+from support.s3 import LocalS3
+
+from cosmos3_serve.weights.assets import GUARDRAIL1, NANO
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[LocalS3]:
+    with LocalS3() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: LocalS3) -> str:
+    name = f"preflight-{next(_numbers)}"
+    s3_server.create_bucket(name)
+    return name
+
+
+@pytest.fixture
+def hub() -> Iterator[StubHub]:
+    guardrail = Repo(GUARDRAIL1.revision, {GUARDRAIL1.probe_file: b"stub, no weights"}, gated=True)
+    with stub_hub({GUARDRAIL1.repo: guardrail, NANO.repo: Repo(NANO.revision, {"README.md": b"card"})}) as stub:
+        yield stub
+
+
+@pytest.fixture
+def registry() -> Iterator[StubRegistry]:
+    with stub_registry() as stub:
+        yield stub
