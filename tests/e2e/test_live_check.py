@@ -1,0 +1,62 @@
+"""The operator's live check, run as an operator would, against what can run here: the diffusers engine on a CPU with
+random weights and a local S3 API server. On that engine its conditioned sample is image2video; image2image is refused
+by name there and needs the framework engine."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes import left_after, new_mark
+from support.service import shared_cache
+
+from cosmos3_serve.cli.local_s3 import LocalS3
+from cosmos3_serve.cli.serve_command import ServeCommand
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+ROOT = Path(__file__).parents[2]
+CHECKS = 12
+
+
+def check(environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "tests/live", "-q", "-rs", "-p", "no:cacheprovider"]
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=800)
+
+
+def test_without_the_variable_it_skips_and_with_it_alone_it_fails_loudly() -> None:
+    bare = {k: v for k, v in os.environ.items() if not k.startswith(("NPA_", "COSMOS3_", "AWS_"))}
+    asleep = check(bare)
+    assert asleep.returncode == 0 and f"{CHECKS} skipped" in asleep.stdout, asleep.stdout
+    alone = check({**bare, "NPA_INTEGRATION_E2E": "1"})
+    assert alone.returncode == 1 and "NPA_COSMOS3_RAY_LIVE_OUTPUT_URI" in alone.stdout
+
+
+@pytest.mark.parametrize("custom_defaults", [False, True], ids=["own defaults", "custom defaults"])
+def test_it_passes_against_a_real_service(
+    custom_defaults: bool, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    mark = new_mark()
+    flags = [
+        *("--host", "127.0.0.1", "--port", "0", "--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails"),
+        *("--device", "cpu", "--allowed-s3-roots", "s3://live/owned", "--output-path", str(tmp_path / "outputs")),
+        *("--drain-timeout-s", "5", "--cache-dir", str(shared_cache(tmp_path_factory))),
+    ]
+    if custom_defaults:
+        (tmp_path / "defaults.json").write_text('{"text2image": {"guidance": 2.0}}')
+        flags += ["--defaults-file", str(tmp_path / "defaults.json")]
+    with LocalS3() as s3, ServeCommand(flags, {**s3.environ, **mark}, shared_cache(tmp_path_factory)) as service:
+        s3.create_bucket("live")
+        done = check(
+            {
+                **service.environ,
+                "NPA_INTEGRATION_E2E": "1",
+                "NPA_COSMOS3_RAY_ENDPOINT": service.url,
+                "NPA_COSMOS3_RAY_LIVE_OUTPUT_URI": "s3://live/owned/prefix/",
+                "NO_PROXY": "127.0.0.1",
+            }
+        )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    assert re.search(rf"\b{CHECKS} passed\b", done.stdout) and "skipped" not in done.stdout, done.stdout
+    assert left_after(mark) == {}
