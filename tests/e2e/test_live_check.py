@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.baseline_server import BaselineServer
 from support.processes import left_after, new_mark
 from support.service import shared_cache
 
@@ -31,6 +32,36 @@ def test_without_the_variable_it_skips_and_with_it_alone_it_fails_loudly() -> No
     assert asleep.returncode == 0 and f"{CHECKS} skipped" in asleep.stdout, asleep.stdout
     alone = check({**bare, "NPA_INTEGRATION_E2E": "1"})
     assert alone.returncode == 1 and "NPA_COSMOS3_RAY_LIVE_OUTPUT_URI" in alone.stdout
+
+
+def passed(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-1000:]
+    assert re.search(rf"\b{CHECKS} passed\b", done.stdout) and "skipped" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("custom_defaults", [False, True], ids=["own defaults", "custom defaults"])
+def test_image2image_goes_through_where_the_service_is_a_double_of_the_framework(
+    custom_defaults: bool, tmp_path: Path
+) -> None:
+    """No model runs here: the double speaks the baseline's contract at the pin, and its media are drawn."""
+    with LocalS3() as s3, BaselineServer(tmp_path / "server") as server:
+        s3.create_bucket("live")
+        server.faults.announced = {"custom_defaults": custom_defaults}
+        environ = {k: v for k, v in os.environ.items() if not k.startswith(("NPA_", "COSMOS3_", "AWS_"))}
+        done = check(
+            {
+                **environ,
+                **s3.environ,
+                "NPA_INTEGRATION_E2E": "1",
+                "NPA_COSMOS3_RAY_TOKEN": server.token,
+                "NPA_COSMOS3_RAY_ENDPOINT": server.endpoint,
+                "NPA_COSMOS3_RAY_LIVE_OUTPUT_URI": "s3://live/owned/prefix",
+                "NO_PROXY": "127.0.0.1",
+            }
+        )
+        passed(done)
+        (request_id,) = server.batches
+        assert server.generated.keys() == {f"{request_id}/live-text", f"{request_id}/live-implicit"}
 
 
 @pytest.mark.parametrize("custom_defaults", [False, True], ids=["own defaults", "custom defaults"])
@@ -57,6 +88,5 @@ def test_it_passes_against_a_real_service(
                 "NO_PROXY": "127.0.0.1",
             }
         )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
-    assert re.search(rf"\b{CHECKS} passed\b", done.stdout) and "skipped" not in done.stdout, done.stdout
+    passed(done)
     assert left_after(mark) == {}
