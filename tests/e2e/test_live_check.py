@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 from support.baseline_server import BaselineServer
-from support.processes import left_after, new_mark
-from support.service import shared_cache
 
 from cosmos3_serve.cli.local_s3 import LocalS3
-from cosmos3_serve.cli.serve_command import ServeCommand
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
@@ -62,31 +59,3 @@ def test_image2image_goes_through_where_the_service_is_a_double_of_the_framework
         passed(done)
         (request_id,) = server.batches
         assert server.generated.keys() == {f"{request_id}/live-text", f"{request_id}/live-implicit"}
-
-
-@pytest.mark.parametrize("custom_defaults", [False, True], ids=["own defaults", "custom defaults"])
-def test_it_passes_against_a_real_service(
-    custom_defaults: bool, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    mark = new_mark()
-    flags = [
-        *("--host", "127.0.0.1", "--port", "0", "--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails"),
-        *("--device", "cpu", "--allowed-s3-roots", "s3://live/owned", "--output-path", str(tmp_path / "outputs")),
-        *("--drain-timeout-s", "5", "--cache-dir", str(shared_cache(tmp_path_factory))),
-    ]
-    if custom_defaults:
-        (tmp_path / "defaults.json").write_text('{"text2image": {"guidance": 2.0}}')
-        flags += ["--defaults-file", str(tmp_path / "defaults.json")]
-    with LocalS3() as s3, ServeCommand(flags, {**s3.environ, **mark}, shared_cache(tmp_path_factory)) as service:
-        s3.create_bucket("live")
-        done = check(
-            {
-                **service.environ,
-                "NPA_INTEGRATION_E2E": "1",
-                "NPA_COSMOS3_RAY_ENDPOINT": service.url,
-                "NPA_COSMOS3_RAY_LIVE_OUTPUT_URI": "s3://live/owned/prefix/",
-                "NO_PROXY": "127.0.0.1",
-            }
-        )
-    passed(done)
-    assert left_after(mark) == {}
