@@ -23,8 +23,15 @@ class ServeCommand(LocalGenerator):
         folder: takes the log and the ready file.
     """
 
-    def __init__(self, flags: Sequence[str], environ: Mapping[str, str], folder: Path) -> None:
-        super().__init__(environ, folder, start_timeout_s=START_TIMEOUT_S)
+    def __init__(
+        self,
+        flags: Sequence[str],
+        environ: Mapping[str, str],
+        folder: Path,
+        *,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        super().__init__(environ, folder, start_timeout_s=start_timeout_s)
         kept = {self.token_env, READY_FILE_ENV, *environ}
         self.environ = {k: v for k, v in self.environ.items() if k in kept or not k.startswith(SETTINGS_PREFIXES)}
         self._flags = list(flags)

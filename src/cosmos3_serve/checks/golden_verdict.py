@@ -1,0 +1,169 @@
+"""What a golden run proved, from what was seen of it: PASS for the production alone, else exactly what ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cosmos3_serve.checks.golden import FAIL, PASS, QUALIFIERS, SAMPLES
+from cosmos3_serve.contract.targets import TargetStatus, TargetVerdict, judge_targets
+from cosmos3_serve.contract.wire import FRAMEWORK_BACKEND, FRAMEWORK_REVISION
+from cosmos3_serve.errors import Refusal
+
+MIN_BATCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One published image: PIL verified it, and its bytes equal the declared hash."""
+
+    path: str
+    width: int
+    height: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Everything that a verdict rests on.
+
+    Attributes:
+        ready, system: bodies of `/ready` and `/system-info`, as sent; a baseline service leaves our fields out.
+        manifest: `provenance.json` as published.
+        images: those that could be verified.
+        guardrails: what was asked for, None where a running service was taken as it is.
+    """
+
+    ready: Mapping[str, Any]
+    system: Mapping[str, Any]
+    manifest: Mapping[str, Any]
+    images: Sequence[Image]
+    guardrails: bool | None = None
+
+
+def engine_of(ready: Mapping[str, Any]) -> str:
+    """`framework` only for the pinned revision behind the framework's own backend name."""
+    pinned = ready.get("framework_revision") == FRAMEWORK_REVISION and ready.get("backend") == FRAMEWORK_BACKEND
+    named = ready.get("engine") or ("framework" if pinned else "unknown")
+    return str(named) if named != "framework" or pinned else "unknown"
+
+
+def target_of_service(ready: Mapping[str, Any], system: Mapping[str, Any]) -> TargetVerdict | None:
+    """The hardware that the service reports, judged here and not by its own claim; None where it does not say."""
+    engine = engine_of(ready)
+    told = system.get("engine")
+    if isinstance(told, Mapping) and isinstance(told.get("capabilities"), list):
+        used = [str(item) for item in told["capabilities"]]
+    else:
+        accelerators = system.get("accelerators")
+        if not isinstance(accelerators, list) or not accelerators:
+            return None
+        used = [str(item.get("compute_capability", "")) for item in accelerators if isinstance(item, Mapping)]
+    forced = bool(ready.get("target_forced"))
+    return judge_targets(engine, used, forced=forced)
+
+
+def require_target(wanted: str, found: TargetVerdict | None) -> None:
+    """
+    Raises:
+        Refusal: code `wrong_target`: the service runs on something else, or does not say on what.
+    """
+    have = found.target if found else "unknown"
+    if wanted != have:
+        raise Refusal(
+            f"the golden evaluation was asked for {wanted}, and the service runs on {have}",
+            code="wrong_target",
+            remedy=f"run it on a {wanted} device; evidence of one target says nothing about another",
+        )
+
+
+def qualifiers(seen: Seen, found: TargetVerdict | None) -> list[str]:
+    """Why this is less than the production's PASS, as keys of `QUALIFIERS`, in that order."""
+    ready = seen.ready
+    weights = seen.manifest.get("weights")
+    holds = {
+        "DIFFUSERS": engine_of(ready) != "framework",
+        "RANDOM": weights == "random",
+        "WEIGHTS_UNKNOWN": weights not in ("random", "pretrained"),
+        "UNGUARDED": ready.get("guardrails") is not True,
+        "GUARDRAILS_UNPROVEN": ready.get("guardrails") is True and not guardrails_applied(seen.manifest),
+        "CPU": found is not None and found.status is TargetStatus.CPU,
+        "GPU_UNKNOWN": found is None,
+        "GPU_FORCED": found is not None and found.status is TargetStatus.UNSUPPORTED,
+    }
+    return [name for name in QUALIFIERS if holds[name]]
+
+
+def guardrails_applied(manifest: Mapping[str, Any]) -> bool:
+    """Whether every sample's own record says that checks ran on it."""
+    records = manifest.get("samples")
+    if not isinstance(records, list) or len(records) < len(SAMPLES):
+        return False
+    return all(isinstance(r, Mapping) and (r.get("guardrails") or {}).get("applied") is True for r in records)
+
+
+def failures(seen: Seen) -> list[str]:
+    """What the smoke requires and was not so (source: wire baseline 9, golden smoke); empty when it went through."""
+    manifest, ready = seen.manifest, seen.ready
+    found = []
+    if manifest.get("status") != "completed":
+        found.append(f"the publication is {manifest.get('status')!r}, not completed")
+    if manifest.get("batch_size") != len(SAMPLES):
+        found.append(f"batch_size is {manifest.get('batch_size')!r}, not {len(SAMPLES)}")
+    limit = ready.get("max_batch_size")
+    if not isinstance(limit, int) or limit < MIN_BATCH:
+        found.append(f"max_batch_size is {limit!r}: two samples could never share a batch")
+    if manifest.get("guardrails") is not ready.get("guardrails"):
+        found.append("the response's guardrails differ from what /ready says")
+    if seen.guardrails is not None and ready.get("guardrails") is not seen.guardrails:
+        found.append("the service's guardrails are not what was asked for")
+    if ready.get("guardrails") is True and ready.get("guardrails_effective") is False:
+        found.append("guardrails are configured, but the service says that they are not effective")
+    names = {sample["name"] for sample in SAMPLES}
+    shown = {name for name in names if any(f"/{name}/" in f"/{image.path}" for image in seen.images)}
+    if len(seen.images) < len(SAMPLES) or shown != names:
+        found.append(f"{len(seen.images)} images were verified, one for each of {len(SAMPLES)} samples is needed")
+    return found
+
+
+def verdict(seen: Seen, trouble: Sequence[str] = ()) -> dict[str, Any]:
+    """The result that a golden run prints: `status` is PASS, PASS_<what was less>, or FAIL.
+
+    Args:
+        trouble: why there is no publication to judge; then nothing else is asked of it.
+    """
+    found = list(trouble) or failures(seen)
+    hardware = target_of_service(seen.ready, seen.system)
+    lacking = qualifiers(seen, hardware)
+    waves = [record.get("wave") or {} for record in seen.manifest.get("samples") or []]
+    return {
+        "status": FAIL if found else "_".join([PASS, *lacking]),
+        "failures": found,
+        "not_proven": [QUALIFIERS[name] for name in lacking],
+        "engine": engine_of(seen.ready),
+        "backend": seen.ready.get("backend"),
+        "framework_revision": seen.ready.get("framework_revision"),
+        "checkpoint": seen.ready.get("checkpoint"),
+        "checkpoint_revision": seen.ready.get("checkpoint_revision"),
+        "weights": seen.manifest.get("weights", "unknown"),
+        "guardrails": {
+            "configured": seen.ready.get("guardrails"),
+            "applied": guardrails_applied(seen.manifest),
+        },
+        "target": hardware.as_dict() if hardware else None,
+        "devices": [a.get("name") for a in seen.system.get("accelerators") or [] if isinstance(a, Mapping)],
+        "driver": seen.system.get("driver"),
+        "versions": seen.system.get("versions"),
+        "batch_size": seen.manifest.get("batch_size"),
+        "max_batch_size": seen.ready.get("max_batch_size"),
+        # Two different things, never mixed: who arrived together, and who went through the network together.
+        "coalesced": sorted({wave["coalesced"] for wave in waves if wave.get("coalesced")}),
+        "inference_batches": sorted({wave["inference_batch"] for wave in waves if wave.get("inference_batch")}),
+        "images": [
+            {"path": image.path, "width": image.width, "height": image.height, "sha256": image.sha256}
+            for image in seen.images
+        ],
+        "request_id": seen.manifest.get("request_id"),
+        "server_source_revision": seen.manifest.get("server_source_revision"),
+    }
