@@ -12,11 +12,19 @@ from typing import NoReturn
 
 import typer
 
-<<<<<<< HEAD
-from cosmos3_serve.cli import batch, bench, health, info, output, quickstart, reasoner, recover, review, serve
-=======
-from cosmos3_serve.cli import batch, golden_eval, health, info, output, quickstart, reasoner, recover, review, serve
->>>>>>> main
+from cosmos3_serve.cli import (
+    batch,
+    bench,
+    golden_eval,
+    health,
+    info,
+    output,
+    quickstart,
+    reasoner,
+    recover,
+    review,
+    serve,
+)
 from cosmos3_serve.errors import ExitCode
 
 # Groups that the seed's documents also call without `cosmos3` before them.
@@ -27,11 +35,7 @@ HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve
 def build() -> typer.Typer:
     """The `cosmos3` tree; each room of commands registers its own."""
     app = _group("cosmos3", HELP)
-<<<<<<< HEAD
-    for room in (serve, batch, recover, reasoner, bench, health, quickstart, review, info):
-=======
-    for room in (serve, batch, recover, reasoner, health, golden_eval, quickstart, review, info):
->>>>>>> main
+    for room in (serve, batch, recover, reasoner, bench, health, golden_eval, quickstart, review, info):
         room.register(app)
     return app
 
