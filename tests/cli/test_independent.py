@@ -125,3 +125,33 @@ def test_a_video_of_another_length_than_asked_is_caught(s3, tmp_path) -> None:
 def test_provenance_before_its_files_is_caught(s3, root, tmp_path) -> None:
     with pytest.raises(ContractViolation, match="older"):
         check(s3, root, tmp_path, last=f"{ARTIFACT}/still/vision.jpg")
+
+
+def recovered(root: Path, **changes) -> None:
+    """The same publication as a recovered one without a response, derived from one native record."""
+    native = root / "native" / REQUEST / "still" / "sample_args.json"
+    native.parent.mkdir(parents=True)
+    native.write_text("{}")
+    (root / "response.json").unlink()
+    path = f"{REQUEST}/still/sample_args.json"
+    digest = hashlib.sha256(b"{}").hexdigest()
+    natives = [{"sample": "still", "path": path, "role": "args", "bytes": 2, "sha256": digest} | changes]
+    record = json.loads((root / "provenance.json").read_bytes())
+    record |= {"status": "recovered", "response_sha256": "", "recovery": {"natives": natives}}
+    (root / "provenance.json").write_text(json.dumps(record))
+
+
+def test_a_recovered_publication_is_checked_with_what_it_was_derived_from(s3, root, tmp_path) -> None:
+    recovered(root)
+    publish(s3, root, "recovered")
+    seen = verify_publication("pub", "recovered", s3.environ, tmp_path / "copy", status="recovered")
+    assert len(seen["artifacts"]) == 2
+    with pytest.raises(ContractViolation):
+        verify_publication("pub", "recovered", s3.environ, tmp_path / "copy")
+
+
+def test_a_changed_native_record_is_caught(s3, root, tmp_path) -> None:
+    recovered(root, sha256="0" * 64)
+    publish(s3, root, "changed")
+    with pytest.raises(IntegrityError, match="sample_args"):
+        verify_publication("pub", "changed", s3.environ, tmp_path / "copy", status="recovered")

@@ -23,8 +23,12 @@ SCHEMA = "npa.cosmos3.ray-serve.provenance.v1"
 OWN_FILES = {"request.json", "response.json", "provenance.json"}
 
 
-def verify_publication(bucket: str, prefix: str, environ: Mapping[str, str], folder: Path) -> dict[str, Any]:
+def verify_publication(
+    bucket: str, prefix: str, environ: Mapping[str, str], folder: Path, *, status: str = "completed"
+) -> dict[str, Any]:
     """Check the publication below `s3://bucket/prefix` and copy it into `folder`.
+
+    With `status` "recovered" there may be no response.json, and the engine's own records lie below `native/`.
 
     Returns `provenance` (the parsed record), `artifacts` (path, bytes, sha256, what decoding showed) and `files`.
 
@@ -46,22 +50,34 @@ def verify_publication(bucket: str, prefix: str, environ: Mapping[str, str], fol
     }
     for name in listed:
         _fetch(store, prefix + name, folder / name)
-    if not listed.keys() >= OWN_FILES:
-        raise ContractViolation(f"not published: {sorted(OWN_FILES - listed.keys())}")
+    own = OWN_FILES - ({"response.json"} & (OWN_FILES - listed.keys()) if status == "recovered" else set())
+    if not listed.keys() >= own:
+        raise ContractViolation(f"not published: {sorted(own - listed.keys())}")
     newest = max(meta["last_modified"] for meta in listed.values())
     if listed["provenance.json"]["last_modified"] != newest:
         raise ContractViolation("provenance.json is older than a file that it vouches for")
     record = json.loads((folder / "provenance.json").read_bytes())
-    if record.get("schema_version") != SCHEMA or record.get("status") != "completed":
-        raise ContractViolation("provenance.json does not say that this publication is complete")
+    if record.get("schema_version") != SCHEMA or record.get("status") != status:
+        raise ContractViolation(f"provenance.json does not say that this publication is {status}")
     for name, field in (("request.json", "request_sha256"), ("response.json", "response_sha256")):
-        if _sha256(folder / name) != record.get(field):
+        if (_sha256(folder / name) if name in own else "") != record.get(field):
             raise IntegrityError(f"{name} differs from the hash in provenance.json")
     return {
         "provenance": record,
-        "artifacts": _artifacts(folder, record, set(listed) - OWN_FILES),
+        "artifacts": _artifacts(folder, record, set(listed) - own - _natives(folder, record)),
         "files": sorted(listed),
     }
+
+
+def _natives(folder: Path, record: Mapping[str, Any]) -> set[str]:
+    """The engine's own records that a recovered publication was derived from, each with the bytes that it declares."""
+    natives = (record.get("recovery") or {}).get("natives", [])
+    named = {f"native/{item['path']}": item for item in natives if item["role"] != "artifact"}
+    for name, item in named.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != item["bytes"] or _sha256(path) != item["sha256"]:
+            raise IntegrityError(f"{name} differs from its declared size or hash")
+    return set(named)
 
 
 def _artifacts(folder: Path, record: Mapping[str, Any], published: set[str]) -> list[dict[str, Any]]:

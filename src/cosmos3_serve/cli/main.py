@@ -15,6 +15,7 @@ import typer
 from cosmos3_serve.cli import (
     batch,
     bench,
+    evidence,
     golden_eval,
     health,
     info,
@@ -35,7 +36,7 @@ HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve
 def build() -> typer.Typer:
     """The `cosmos3` tree; each room of commands registers its own."""
     app = _group("cosmos3", HELP)
-    for room in (serve, batch, recover, reasoner, bench, health, golden_eval, quickstart, review, info):
+    for room in (serve, batch, recover, reasoner, bench, health, golden_eval, quickstart, review, evidence, info):
         room.register(app)
     return app
 
