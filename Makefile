@@ -25,7 +25,11 @@ INSTALLED := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(VENV)/.quickstart)
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-quickstart: $(INSTALLED) ## a batch from S3 through a real service and back, on this machine (ARGS="--json …")
+# The second act needs vLLM. Without it the first act still runs, and the command says what is missing.
+quickstart: $(INSTALLED) ## both services on this machine: S3 to S3, then questions (ARGS="--json --no-reasoner …")
+ifeq ($(findstring --no-reasoner,$(ARGS))$(COSMOS3_VLLM_PYTHON),)
+	@$(MAKE) --no-print-directory setup-reasoner >&2 || echo "quickstart: no vLLM, so no second act (see above)" >&2
+endif
 	@$(BIN)/cosmos3 quickstart $(ARGS)
 
 test: lint ## everything: lint, types, unit tests, a real Ray cluster, a real S3 API, the quickstart

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support.fleet import skip_without_engine, until
 from support.processes import left_after, marked, new_mark
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 KEYS = {"publication", "provenance", "samples", "artifacts", "contact_sheet", "engine", "weights", "seconds"}
+TESTS = Path(__file__).parents[1]
+SECOND_ACT = TESTS / "support" / "second_act.py"
 
 
 def command(workdir: Path, *more: str) -> list[str]:
@@ -22,12 +25,16 @@ def command(workdir: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """One finished quickstart: the object it printed, its stderr, and its mark."""
+    """One finished quickstart, with its second act where this machine has vLLM: the object it printed, its stderr, and
+    its mark."""
     mark = new_mark()
     workdir = tmp_path_factory.mktemp("quick") / "work"
-    # Settings of somebody else's service must not leak in.
-    environ = {**os.environ, **mark, "NPA_COSMOS3_RAY_PORT": "9", "NPA_COSMOS3_RAY_TOKEN": "somebody-elses"}
-    ran = subprocess.run(command(workdir, "--json"), capture_output=True, text=True, timeout=500, env=environ)
+    # Settings of somebody else's services must not leak in.
+    foreign = {"NPA_COSMOS3_RAY_PORT": "9", "NPA_COSMOS3_RAY_TOKEN": "somebody-elses",
+               "COSMOS3_REASONER_PORT": "9", "COSMOS3_REASONER_TOKEN": "somebody-elses",
+               "COSMOS3_REASONER_ENDPOINT": "http://127.0.0.1:9"}  # fmt: skip
+    environ = {**os.environ, **mark, **foreign}
+    ran = subprocess.run(command(workdir, "--json"), capture_output=True, text=True, timeout=800, env=environ)
     logs = "".join(log.read_text()[-4000:] for log in workdir.glob("logs/*.log"))
     assert ran.returncode == 0, ran.stderr[-4000:] + logs
     return json.loads(ran.stdout), ran.stderr, mark
@@ -87,25 +94,97 @@ def test_it_tells_people_that_guardrails_are_off_and_weights_random(done) -> Non
     assert "random weights" in said
 
 
+# ---- the second act ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def act(done):
+    """What the second act printed as an object; skips where this machine has no vLLM."""
+    skip_without_engine()
+    result, _, _ = done
+    assert result["reasoner_skipped"] is None
+    return result["reasoner"]
+
+
+def test_the_reasoner_is_asked_about_a_video_of_the_publication(done, act) -> None:
+    result, _, _ = done
+    asked = Path(act["video"])
+    name = str(asked.relative_to(Path(result["publication"]) / "artifacts"))
+    (artifact,) = [a for a in result["artifacts"] if a["path"] == name]
+    assert artifact["frames"] >= 2
+    assert hashlib.sha256(asked.read_bytes()).hexdigest() == artifact["sha256"]
+    (sample,) = [s for s in result["samples"] if name.startswith(s["name"] + "/")]
+    assert sample["mode"] == "text2video"
+    assert act["weights"] == "random"
+    assert act["replicas"] == 1
+    assert 0 < act["seconds"] < 700
+
+
+def test_the_second_question_finds_its_session_and_the_video(act) -> None:
+    first, second = act["answers"]
+    assert first["question"] != second["question"]
+    assert [a["x-cosmos3-session"] for a in act["answers"]] == ["new", "hit"]
+    assert [a["x-cosmos3-media"] for a in act["answers"]] == ["miss", "hit"]
+    assert first["x-cosmos3-replica"] == second["x-cosmos3-replica"] == "replica-0"
+    for answer in act["answers"]:
+        assert answer["usage"]["prompt_tokens_details"]["multimodal_tokens"]["video"] > 0
+        assert answer["usage"]["completion_tokens"] > 0
+
+
+def test_the_answers_are_shown_as_those_of_random_weights(done, act) -> None:
+    _, said, _ = done
+    for answer in act["answers"]:
+        assert f"> {answer['question']}" in said
+    assert said.count("(random weights;") == len(act["answers"])
+    assert "session hit, media hit, replica-0" in said
+
+
 def test_nothing_keeps_running(done) -> None:
     _, _, mark = done
     assert left_after(mark) == {}
 
 
+# ---- the end, at any moment --------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("moment", ["generator service", "ready at"])
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, moment: str) -> None:
     mark = new_mark()
-    process = subprocess.Popen(
-        command(tmp_path / "work", "--json"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **mark},
-        start_new_session=True,
-    )
+    process = started(command(tmp_path / "work", "--json"), mark)
     for line in process.stderr:
         if moment in line:
             break
+    interrupted(process, mark)
+
+
+def test_ctrl_c_while_the_engine_loads_leaves_no_process_behind(tmp_path: Path) -> None:
+    skip_without_engine()
+    mark = new_mark()
+    process = started([sys.executable, str(SECOND_ACT), str(tmp_path / "work")], mark)
+    until(lambda: any("vllm.entrypoints" in line for line in marked(mark).values()), 120)
+    interrupted(process, mark)
+
+
+@pytest.mark.slow
+def test_ctrl_c_during_an_answer_leaves_no_process_behind(tmp_path: Path) -> None:
+    skip_without_engine()
+    mark = new_mark()
+    process = started([sys.executable, str(SECOND_ACT), str(tmp_path / "work")], mark)
+    for line in process.stderr:
+        if "; about " in line:
+            break
+    interrupted(process, mark)
+
+
+def started(line: list[str], mark: dict[str, str]) -> "subprocess.Popen[str]":
+    environ = {**os.environ, **mark, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ, start_new_session=True
+    )
+
+
+def interrupted(process: "subprocess.Popen[str]", mark: dict[str, str]) -> None:
+    """Ctrl-C, and what must follow."""
     assert len(marked(mark)) > 1
     os.killpg(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=120)

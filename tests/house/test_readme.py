@@ -1,32 +1,40 @@
-"""The README's code runs as written: blocks marked `<!-- run -->`, each in the same fresh directory, in order."""
+"""The README's code runs as written: marked blocks, each in the same fresh directory, in order.
 
-import os
+The block that asks a reasoner is run here against stub replicas, and against real vLLM where the fleet's tests are.
+"""
+
+import asyncio
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.gateway import TOKEN, video, world
+from support.readme import README, ROOT, ask_as_written, blocks, run
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"<!-- run -->\n```(bash|python)\n(.*?)```", README, re.DOTALL)
+BLOCKS = blocks("run")
 
 
 def test_something_is_marked_to_run() -> None:
     assert BLOCKS
-    assert README.count("<!-- run -->") == len(BLOCKS), "a marked block is neither bash nor python"
+    for mark in ("run", "run: reasoner"):
+        assert README.count(f"<!-- {mark} -->") == len(blocks(mark)), "a marked block is neither bash nor python"
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_the_code_runs_as_written(number: int, tmp_path: Path) -> None:
-    language, code = BLOCKS[number]
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("NPA_", "COSMOS3_", "AWS_"))}
-    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
-    command = ["bash", "-euo", "pipefail", "-c", code] if language == "bash" else [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+    run(*BLOCKS[number], tmp_path)
+
+
+async def test_the_reasoner_is_asked_as_written(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    async with world(tmp_path, replicas=2) as here:
+        said = await asyncio.to_thread(ask_as_written, here.url, TOKEN, folder, video())
+        first, second = (line for line in said if line[-1].startswith("replica-"))
+        assert (first[:2], second[:2]) == (["new", "miss"], ["hit", "hit"])
+        assert first[2] == second[2]
+        assert [len(stub.asked) for stub in here.replicas if stub.asked] == [2]
+        assert sum(len(stub.encoded) for stub in here.replicas) == 1
 
 
 def test_every_make_target_named_exists() -> None:

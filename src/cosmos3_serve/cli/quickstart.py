@@ -1,7 +1,9 @@
-"""`quickstart`: the whole way once, on this machine, without a GPU: S3 -> service -> S3, verified, and shown.
+"""`quickstart`: both services once, on this machine, without a GPU.
 
-Everything is real but the weights: a Ray cluster, the HTTP service with its token, a local S3 API server, the
-`ray-batch` command. What it makes is noise, because the tiny checkpoint's weights are random, and every record says so.
+First act: S3 -> generator -> S3, verified, and shown. Second act (`second_act`): the reasoner answers questions about
+a video of the first. Everything is real but the weights: Ray clusters, HTTP services with their tokens, a local S3 API
+server, vLLM. What they make and say is noise, because the tiny checkpoint's weights are random, and every record says
+so. The acts follow each other: two cores and a laptop's memory hold one service at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +28,7 @@ from cosmos3_serve.errors import UsageError
 
 BUCKET = "quickstart"
 WORKDIR = Path(".quickstart")
+ASKED_ABOUT = "/rain/vision.mp4"  # made from text alone
 MARK, CACHE = ".made-by-quickstart", "cache"
 
 
@@ -37,29 +40,61 @@ def quickstart(
     workdir: Annotated[
         Path, typer.Option("--workdir", help="Where results are left; emptied at the start if an earlier run made it.")
     ] = WORKDIR,
+    reasoner: Annotated[
+        bool, typer.Option("--reasoner/--no-reasoner", help="Whether there is a second act; it needs vLLM.")
+    ] = True,
+    reasoner_workers: Annotated[int, typer.Option(min=1, max=8, help="Replicas of the second act's reasoner.")] = 1,
     json: JsonOption = False,
 ) -> None:
     """Try everything on this machine: no GPU, no downloads.
 
-    Starts the service with a tiny checkpoint of random weights, sends nine samples of six modes from a local S3 server
-    through it and back, verifies what was published and draws a contact sheet. Nothing keeps running afterwards.
+    Starts the generator with a tiny checkpoint of random weights, sends nine samples of six modes from a local S3
+    server through it and back, verifies what was published and draws a contact sheet. Then the reasoner, with real
+    vLLM, answers two questions about one of the videos. Nothing keeps running afterwards.
     """
     console = output.console()
-    result = run(workdir.absolute(), console)
+    result = run(workdir.absolute(), console, reasoner_workers if reasoner else 0)
     if json:
         output.emit(result)
     else:
         _farewell(Console(highlight=False, soft_wrap=True), result)
 
 
-def run(workdir: Path, console: Console) -> dict[str, Any]:
-    """One quickstart below `workdir`; returns the object that `--json` prints.
+def run(workdir: Path, console: Console, reasoner_workers: int = 1) -> dict[str, Any]:
+    """One quickstart below `workdir`; returns the object that `--json` prints. Its `seconds` are those of the first
+    act; the second's are in `reasoner`.
+
+    Args:
+        reasoner_workers: replicas of the second act; 0 leaves it out.
 
     Raises:
         UsageError: `workdir` holds something that no quickstart made, or an extra is not installed.
         Interrupted: Ctrl-C or SIGTERM; all children are gone by then.
         Cosmos3Error: whatever failed on the way.
     """
+    from cosmos3_serve.cli import second_act
+    from cosmos3_serve.cli.children import Children
+
+    started = time.monotonic()
+    prepare(workdir)
+
+    def say(text: str) -> None:
+        console.print(f"[dim]{time.monotonic() - started:5.1f} s[/]  {text}")
+
+    with Children():  # a signal between the acts ends us as one during an act does
+        result = _first_act(workdir, say)
+        skipped = second_act.missing() if reasoner_workers else "--no-reasoner was given"
+        result |= {"reasoner": None, "reasoner_skipped": skipped}
+        if skipped is None:
+            (made,) = [item["path"] for item in result["artifacts"] if item["path"].endswith(ASKED_ABOUT)]
+            video = Path(result["publication"]) / "artifacts" / made
+            result["reasoner"] = second_act.run(workdir, video, reasoner_workers, no_proxy(), say, console)
+        elif reasoner_workers:
+            say(f"[yellow]no second act:[/] {escape(skipped)}")
+    return result
+
+
+def _first_act(workdir: Path, say: Callable[[str], None]) -> dict[str, Any]:
     from cosmos3_serve.cli import demo
     from cosmos3_serve.cli.children import Children
     from cosmos3_serve.cli.independent import verify_publication
@@ -68,11 +103,6 @@ def run(workdir: Path, console: Console) -> dict[str, Any]:
     from cosmos3_serve.review.contact_sheet import write_contact_sheet
 
     started = time.monotonic()
-    prepare(workdir)
-
-    def say(text: str) -> None:
-        console.print(f"[dim]{time.monotonic() - started:5.1f} s[/]  {text}")
-
     with Children() as children:
         say("local S3 API server")
         s3 = children.enter(LocalS3())
@@ -178,6 +208,14 @@ def _farewell(console: Console, result: Mapping[str, Any]) -> None:
     )
     for name in ("contact_sheet", "publication", "provenance"):
         console.print(f"  {name.replace('_', ' '):14} {escape(str(result[name]))}")
+    if (act := result["reasoner"]) is not None:
+        console.print(
+            f"\n[bold green]Asked about {escape(Path(act['video']).parent.name)} in {act['seconds']:g} s.[/]"
+            f" {len(act['answers'])} answers of {act['model']}, [yellow]weights: {act['weights']}[/] (the words mean"
+            " nothing).\n  The second question found its session, and the video where the first had left it."
+        )
+    else:
+        console.print(f"\n  no second act: {escape(result['reasoner_skipped'])}")
     review = f"cosmos3 review build {shlex.quote(result['publication'])} --no-rrd"
     console.print(f"\nLook closer (with the extra `review` also as a Rerun recording):\n\n  {escape(review)}")
     console.print(NEXT, markup=False)
@@ -193,4 +231,8 @@ Next, with a GPU and real weights:
       --allowed-s3-roots s3://your-bucket/inputs --no-guardrails
   cosmos3 ray-batch --input-path s3://your-bucket/batch.json --output-path s3://your-bucket/outputs/ \\
       --endpoint http://the-host:8000 --expected-revision diffusers-0.42.1
+
+  export COSMOS3_REASONER_TOKEN=...
+  cosmos3 reasoner serve --model nvidia/Cosmos3-Nano --workers 1
+  cosmos3 reasoner ask clip.mp4 "What happens?" --endpoint http://the-host:8000
 """

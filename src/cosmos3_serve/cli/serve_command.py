@@ -1,4 +1,4 @@
-"""The `cosmos3 ray-serve` command as a child process, with nothing of the caller's own service settings in it."""
+"""Our services' own commands as child processes, with nothing of the caller's own service settings in them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cosmos3_serve.generator.local import LocalGenerator
-from cosmos3_serve.service.local import READY_FILE_ENV
+from cosmos3_serve.reasoner.local import LocalReasoner
+from cosmos3_serve.service.local import READY_FILE_ENV, LocalService
 
 # A first start compiles what it imports, perhaps on a busy machine; a service that cannot start ends by itself.
 START_TIMEOUT_S = 600.0
 SETTINGS_PREFIXES = ("NPA_COSMOS3_", "COSMOS3_")
 
 
-class ServeCommand(LocalGenerator):
+class _Command(LocalService):
     """Runs the command itself, flags and all, so that what is tried is what is documented.
 
     Args:
-        flags: the command line after `ray-serve`; no service setting reaches it in another way.
+        flags: the command line after the command's words; no service setting reaches it in another way.
         environ: variables over the caller's.
         folder: takes the log and the ready file.
     """
+
+    words: tuple[str, ...]
 
     def __init__(
         self,
@@ -37,4 +40,12 @@ class ServeCommand(LocalGenerator):
         self._flags = list(flags)
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "cosmos3_serve.cli.main", "ray-serve", *self._flags, "--json"]
+        return [sys.executable, "-m", "cosmos3_serve.cli.main", *self.words, *self._flags, "--json"]
+
+
+class ServeCommand(_Command, LocalGenerator):
+    words = ("ray-serve",)
+
+
+class ReasonerServeCommand(_Command, LocalReasoner):
+    words = ("reasoner", "serve")
