@@ -13,7 +13,7 @@ import typer
 
 from cosmos3_serve.cli import output
 from cosmos3_serve.cli.options import settings_options
-from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.errors import Cosmos3Error, UsageError
 from cosmos3_serve.settings import REASONER_TOKEN_ENV, ReasonerSettings
 
 Endpoint = Annotated[
@@ -96,7 +96,7 @@ def ask(
     calls: dict[str, Any] = {"on_text": (lambda piece: None) if json else _write, "on_wait": _waits}
     for question in questions:
         if not question.strip():  # before the video travels
-            raise output.usage("a question is blank")
+            raise UsageError("a question is blank", remedy="ask something")
 
     async def run() -> list[Answer]:
         answers = []

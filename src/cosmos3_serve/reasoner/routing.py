@@ -310,7 +310,8 @@ class Router:
             raise NotReady("the session's replica is away", code="session_home_lost", retry_after_s=RETRY_AFTER_S)
         if fleet.busy():
             raise _saturated(None)
-        raise NotReady("no replica is ready", code="no_replica", retry_after_s=RETRY_AFTER_S)
+        remedy = "replicas load or are being replaced: GET /ready says what they wait for"
+        raise NotReady("no replica is ready", code="no_replica", remedy=remedy, retry_after_s=RETRY_AFTER_S)
 
     def _check_media(self, media: Sequence[str], now: float) -> None:
         if any(self.poison.quarantined(item, now) for item in media):
