@@ -136,7 +136,7 @@ def test_the_answers_are_shown_as_those_of_random_weights(done, act) -> None:
     for answer in act["answers"]:
         assert f"> {answer['question']}" in said
     assert said.count("(random weights;") == len(act["answers"])
-    assert "session hit, media hit, replica-0" in said
+    assert "x-cosmos3-session: hit, x-cosmos3-media: hit, x-cosmos3-replica: replica-0" in said
 
 
 def test_nothing_keeps_running(done) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 QUESTIONS = ("What happens in this video?", "Which colour is seen most?")
 MAX_TOKENS = 24
+SHOWN_HEADERS = ("x-cosmos3-session", "x-cosmos3-media", "x-cosmos3-replica")
 VLLM_PYTHON_ENV = "COSMOS3_VLLM_PYTHON"
 
 Say = Callable[[str], None]
@@ -110,12 +111,8 @@ async def _ask(video: Path, session: str, endpoint: str, environ: Mapping[str, s
         for question in QUESTIONS:
             out.print(f"\n  > {question}\n  < ", end="", markup=False)
             answer = await reasoner.ask(question, url, session=session, max_tokens=MAX_TOKENS, on_text=show)
-            told = {name.removeprefix("x-cosmos3-"): value for name, value in answer.facts.items()}
-            out.print(
-                f"\n    [dim](random weights; {answer.video_tokens} tokens of video; session"
-                f" {escape(told.get('session', '?'))}, media {escape(told.get('media', '?'))},"
-                f" {escape(told.get('replica', '?'))})[/]"
-            )
+            headers = ", ".join(f"{name}: {answer.facts.get(name, '-')}" for name in SHOWN_HEADERS)
+            out.print(f"\n    [dim](random weights; {answer.video_tokens} tokens of video; {escape(headers)})[/]")
             answers.append(answer)
     out.print()
     return answers
