@@ -23,6 +23,7 @@ from cosmos3_serve.errors import (
     QueueFull,
     ServiceFailure,
     Unauthorized,
+    Unreachable,
     UsageError,
 )
 
@@ -273,6 +274,21 @@ async def test_an_address_as_openai_s_clients_are_given_works_too(tmp_path: Path
     async with world(tmp_path, replicas=1) as here, Reasoner(f"{here.url}/v1/", environ=ENV) as asked:
         assert (await asked.ask("What?", session="süß")).facts["x-cosmos3-session"] == "new"
         assert (await asked.ask("What?", session="süß")).facts["x-cosmos3-session"] == "hit"
+
+
+async def test_a_service_of_this_machine_is_not_asked_of_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with world(tmp_path, replicas=1) as here:
+        async with Reasoner(here.url, environ=ENV, proxies=False) as asked:
+            assert (await asked.ask("What?")).text
+        async with Reasoner(here.url, environ=ENV) as asked:
+            with pytest.raises(Unreachable):
+                await asked.ask("What?")
 
 
 async def test_a_server_that_is_no_reasoner_is_named_as_such(tmp_path: Path) -> None:

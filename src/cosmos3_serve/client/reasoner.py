@@ -77,6 +77,9 @@ class Answer:
 class Reasoner:
     """A reasoner service; use it as an async context manager.
 
+    Args:
+        proxies: whether the environment's HTTP proxies are used; not for a service on this machine.
+
     Every call raises:
         Unreachable: no answer.
         Cosmos3Error: the service's refusal, typed, with its code.
@@ -85,7 +88,7 @@ class Reasoner:
 
     def __init__(
         self, endpoint: str = "", *, token_env: str = REASONER_TOKEN_ENV, model: str = DEFAULT_MODEL,
-        timeout_s: float = 600.0, environ: Mapping[str, str] | None = None,
+        timeout_s: float = 600.0, environ: Mapping[str, str] | None = None, proxies: bool = True,
     ) -> None:  # fmt: skip
         environ = os.environ if environ is None else environ
         # OpenAI's clients are given an address that ends in /v1: ours takes that one too.
@@ -95,13 +98,14 @@ class Reasoner:
         self._token = load.token_of(token_env, environ)
         self._token_env = token_env
         self.model = model
-        self._timeout_s = timeout_s
+        self._timeout_s, self._proxies = timeout_s, proxies
 
     async def __aenter__(self) -> Self:
         self._http = httpx.AsyncClient(
             base_url=self.endpoint,
             headers={"Authorization": f"Bearer {self._token}"},
             follow_redirects=False,
+            trust_env=self._proxies,
             timeout=httpx.Timeout(self._timeout_s, connect=CONNECT_S),
         )
         return self
