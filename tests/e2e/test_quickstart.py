@@ -113,7 +113,7 @@ def test_the_reasoner_is_asked_about_a_video_of_the_publication(done, act) -> No
     (artifact,) = [a for a in result["artifacts"] if a["path"] == name]
     assert artifact["frames"] >= 2
     assert hashlib.sha256(asked.read_bytes()).hexdigest() == artifact["sha256"]
-    (sample,) = [s for s in result["samples"] if name.startswith(s["name"] + "/")]
+    (sample,) = [s for s in result["samples"] if f"/{s['name']}/" in name]
     assert sample["mode"] == "text2video"
     assert act["weights"] == "random"
     assert act["replicas"] == 1

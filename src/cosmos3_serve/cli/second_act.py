@@ -40,7 +40,7 @@ def missing() -> str | None:
     try:
         find_interpreter(ReasonerSettings.load(environ=engine_environ()).vllm_python)
     except StartRefused as refused:
-        return f"{refused.detail}; {refused.remedy}"
+        return f"{refused.detail}; run `make setup-reasoner`, or name a Python that has vLLM in {VLLM_PYTHON_ENV}"
     return None
 
 
