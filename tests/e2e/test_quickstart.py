@@ -165,6 +165,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, moment: str) -> None:
     interrupted(process, mark)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_engine_loads_leaves_no_process_behind(tmp_path: Path) -> None:
     need_engine()
     mark = new_mark()
