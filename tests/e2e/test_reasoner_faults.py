@@ -42,13 +42,31 @@ def test_gateways_agree_on_fifty_sessions_also_while_the_table_restarts(fleet: P
     for key in homes:
         homes[key].add(fleet.get(f"/choose/{key}")["replica"])
     until(lambda: {fleet.get("/fleet")["leases"] for _ in range(20)} == {50}, 30)
+    before, generation = refs(fleet), fleet.get("/table")["generation"]
     fleet.process("ray::FleetActor").send_signal(signal.SIGKILL)
     for _ in range(4):
         for key in homes:
             homes[key].add(fleet.get(f"/choose/{key}")["replica"])
     assert {len(found) for found in homes.values()} == {1}
     assert {next(iter(found)) for found in homes.values()} == {"replica-0", "replica-1"}
-    until(lambda: not fleet.get("/fleet")["away"], 60)
+    until(lambda: not fleet.get("/fleet")["away"] and fleet.get("/table")["generation"] != generation, 60)
+    until(lambda: fleet.get("/table")["sessions"] == 50, 20)
+    assert refs(fleet) == before, "the same lives in the same places"
+
+
+def test_a_killed_engine_is_replaced_in_its_place_and_its_sessions_move(fleet: PlainFleet) -> None:
+    victim, other = fleet.members()
+    mine = next(key for n in range(50) if fleet.get(f"/choose/{(key := f's{n}')}")["replica"] == victim["id"])
+    psutil.Process(victim["engine"]["engine_pid"]).kill()
+    moved = fleet.get(f"/choose/{mine}")
+    assert (moved["replica"], moved["outcome"]) == (other["id"], "moved")
+    until(lambda: refs(fleet).keys() == {other["id"]}, 20)
+    until(lambda: refs(fleet).keys() == {victim["id"], other["id"]}, 120)
+    back = next(m for m in fleet.members() if m["id"] == victim["id"])
+    assert back["incarnation"] > victim["incarnation"]
+    assert back["url"] != victim["url"]
+    assert back["pid"] != victim["pid"], "Serve has replaced the replica"
+    assert fleet.get(f"/choose/{mine}")["replica"] == other["id"], "one that joins moves nothing"
 
 
 def test_a_killed_replica_takes_its_engine_along_and_is_replaced(fleet: PlainFleet) -> None:

@@ -97,10 +97,14 @@ def test_the_encoder_cache_of_an_h200_holds_four_typical_videos_within_a_twentie
     assert tokens * NANO.embedding_width * 2 <= 0.05 * H200.gpu_bytes
 
 
-def test_only_a_cpu_goes_without_graphs_and_media_profiling() -> None:
-    for flag in ("--enforce-eager", "--skip-mm-profiling"):
+def test_only_a_cpu_goes_without_graphs_media_profiling_and_a_process_for_the_model() -> None:
+    for flag in ("--enforce-eager", "--skip-mm-profiling", "--distributed-executor-backend"):
         assert flag in plan(CPU).argv
         assert flag not in plan(H200).argv
+    assert plan(CPU).env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0", "without it vLLM gives the model a process again"
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in plan(H200).env
+    dummy = json.loads(value(plan(CPU), "--limit-mm-per-prompt") or "")["video"]
+    assert (dummy["num_frames"], dummy["width"], dummy["height"]) == (2, 64, 64)
     assert plan(CPU).env["VLLM_CPU_KVCACHE_SPACE"] == "6", "an 8B model: a quarter of the machine"
     assert plan(CPU, ModelShape(kv_numbers=1024)).env["VLLM_CPU_KVCACHE_SPACE"] == "1"
     assert "VLLM_CPU_KVCACHE_SPACE" not in plan(H200).env
@@ -111,7 +115,9 @@ def test_what_every_replica_gets() -> None:
         found = plan(hardware, videos_per_message=2, images_per_message=3)
         for flag in ("--enable-prefix-caching", "--enable-prompt-tokens-details", "--trust-request-mm-kwargs"):
             assert flag in found.argv
-        assert json.loads(value(found, "--limit-mm-per-prompt") or "") == {"video": 8, "image": 12}
+        limits = json.loads(value(found, "--limit-mm-per-prompt") or "")
+        counts = {kind: limit["count"] if hardware is CPU else limit for kind, limit in limits.items()}
+        assert counts == {"video": 8, "image": 12}
         assert value(found, "--allowed-media-domains") == "nowhere.invalid"
 
 

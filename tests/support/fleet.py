@@ -1,7 +1,8 @@
-"""A real fleet for tests: Ray, the registry, and two real vLLM replicas of the tiny checkpoint (random weights)."""
+"""A fleet for tests: real Ray, the registry, the smallest gateway, and replicas whose engine may be a stand-in."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -69,12 +70,13 @@ def until(ask: Callable[[], T], within_s: float) -> T:
     raise AssertionError(f"not within {within_s} s; last: {last!r}")
 
 
-def skip_without_engine() -> None:
-    """Skip, with what to do, where no Python with vLLM is to be found."""
+def need_engine() -> None:
+    """Where no Python with vLLM is to be found: skip, with what to do; in CI, where nobody reads skips, fail."""
     try:
         find_interpreter(ReasonerSettings.load().vllm_python)
     except StartRefused as refused:
-        pytest.skip(f"{refused.detail}: {refused.remedy}")
+        say = pytest.fail if os.environ.get("CI") else pytest.skip
+        say(f"{refused.detail}: {refused.remedy}")
 
 
 def fake_engine(folder: Path) -> str:

@@ -23,7 +23,13 @@ media count
     vLLM counts over all messages; the gateway per message. A conversation may repeat its media in four messages.
 profiling of media
     Skipped on CPU, where a dummy video of the largest size takes minutes and sizes nothing (the KV space is fixed).
-    Kept on GPU: it is what leaves room for the vision tower.
+    Kept on GPU: it is what leaves room for the vision tower. The server's own warm-up of the processor takes its
+    sizes from `--limit-mm-per-prompt`: small ones on CPU, where those of the longest video cost 4 s of each start.
+processes
+    vLLM's CPU build gives the model a process apart from the engine's, to pin its threads to cores. Replicas that share
+    a machine are not pinned, so the model runs in the engine's: a start costs 38 s of CPU instead of 53 (2 cores, tiny
+    model), and a replica half a gigabyte less. vLLM allows it only with its other multiprocessing switched off, which
+    means nothing to the server.
 """
 
 from __future__ import annotations
@@ -32,6 +38,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.reasoner.hardware import BF16_SINCE, FP8_SINCE, GIB, Hardware
@@ -53,6 +60,7 @@ MIRRORED = 0.9
 MAX_HELD_ITEMS = 4096
 MESSAGES_WITH_MEDIA = 4
 QUEUE_FACTOR = 4
+SMALL_DUMMY = {"video": {"num_frames": 2, "width": 64, "height": 64}, "image": {"width": 64, "height": 64}}
 HALF = 2  # bytes of a bf16 number
 
 # The service's own; vLLM takes the last of two values, and abbreviations.
@@ -106,10 +114,12 @@ def engine_plan(
     step_tokens = _step_tokens(shape, hardware)
     cache_gib = _processor_cache_gib(shape, hardware, sharing)
     threads = max(1, min(MAX_THREADS, hardware.cpus // sharing))
-    limits = {
+    limits: dict[str, Any] = {
         "video": settings.videos_per_message * MESSAGES_WITH_MEDIA,
         "image": settings.images_per_message * MESSAGES_WITH_MEDIA,
     }
+    if on_cpu:
+        limits = {kind: {"count": count, **SMALL_DUMMY[kind]} for kind, count in limits.items()}
     argv = [
         *_arithmetic(precision, shape),
         *("--max-model-len", str(max_model_len)),
@@ -135,8 +145,12 @@ def engine_plan(
     }
     if on_cpu:
         kv_gib = _cpu_kv_gib(shape, hardware, sharing, max_num_seqs * max_model_len)
-        argv += ["--enforce-eager", "--skip-mm-profiling"]
-        env |= {"VLLM_CPU_KVCACHE_SPACE": str(kv_gib), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        argv += ["--enforce-eager", "--skip-mm-profiling", "--distributed-executor-backend", "uni"]
+        env |= {
+            "VLLM_CPU_KVCACHE_SPACE": str(kv_gib),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        }
         facts["kv_cache_gib"] = kv_gib
     return EnginePlan(
         argv=(*argv, *settings.vllm_args),

@@ -156,13 +156,9 @@ class VllmProcess:
             replica_secret.SECRET_ENV: self._secret,
         }
         if self._cache_dir is not None:
-            cache = self._cache_dir / "vllm"
-            for name, folder in (
-                ("VLLM_CACHE_ROOT", "root"),
-                ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
-                ("TRITON_CACHE_DIR", "triton"),
-            ):
-                env[name] = str(cache / folder)
+            env["VLLM_CACHE_ROOT"] = str(vllm_cache(self._cache_dir))
+            for name, folder in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
+                env[name] = str(self._cache_dir / "vllm" / folder)
         return env
 
     def _listen(self, loop: asyncio.AbstractEventLoop, process: subprocess.Popen[bytes]) -> None:
@@ -256,6 +252,11 @@ class VllmProcess:
         if self._held is not None:
             self._held.close()
             self._held = None
+
+
+def vllm_cache(cache_dir: Path) -> Path:
+    """Where vLLM keeps what it has found out or compiled."""
+    return cache_dir / "vllm" / "root"
 
 
 def engine_environ(environ: Mapping[str, str]) -> dict[str, str]:

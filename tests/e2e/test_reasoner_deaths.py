@@ -1,0 +1,100 @@
+"""What dies in the fleet of `test_reasoner_answers`: the table's actor, a home, and at last the service. In this order:
+each test leaves less than it found."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+
+import psutil
+import pytest
+from support.gateway import CHAT, about, events, text
+from support.processes import left_after
+from support.real_fleet import ASKED, RealFleet, held_up, home_of, in_flight, retries, session_of, until, video
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+REPLACED_S = 400.0
+
+
+async def test_both_gateways_agree_on_fifty_sessions_also_while_the_table_restarts(reasoner: RealFleet) -> None:
+    one, two = reasoner.gateways
+    homes: dict[str, set[str]] = {f"agree-{number}": set() for number in range(50)}
+    async with reasoner.door(one) as first, reasoner.door(two) as second:
+
+        async def ask(door, known: bool) -> None:  # type: ignore[no-untyped-def]
+            for session, found in homes.items():
+                answer = await door.post(CHAT, json=text(**ASKED), headers={"X-Session-ID": session})
+                found.add(home_of(answer))
+                assert session_of(answer) == ("hit" if known else "new")
+
+        await ask(first, known=False)
+        await ask(second, known=True)
+        actor = reasoner.process("ray::FleetActor")
+        actor.send_signal(signal.SIGKILL)
+        await ask(first, known=True)
+        await ask(second, known=True)
+        await until(lambda: back(first), 60)
+        assert not actor.is_running()
+        await ask(second, known=True)
+        await ask(first, known=True)
+    assert {len(found) for found in homes.values()} == {1}
+    assert sorted(home for (home,) in homes.values()).count("replica-0") == 25
+
+
+async def back(door) -> bool:  # type: ignore[no-untyped-def]
+    """The table answers, and has been told all sessions."""
+    table = (await door.get("/v1/sessions")).json()["table"]
+    return table is not None and table["gateways"] == 2 and table["sessions"] >= 50
+
+
+async def test_a_home_killed_before_the_first_token_costs_one_retry(reasoner: RealFleet) -> None:
+    session = {"X-Session-ID": "to-be-moved"}
+    gateway = reasoner.gateways[0]
+    known = about(video(800), "first", **ASKED)
+    async with reasoner.door(gateway) as asking, reasoner.door(gateway) as looking:
+        first = await asking.post(CHAT, json=known, headers=session)
+        home = home_of(first)
+        server = reasoner.engine(home)
+        tree = [*server.children(recursive=True), server]
+        before = await retries(looking)
+        with held_up(server):
+            body = about(video(800), "die", stream=True, max_completion_tokens=3)
+            asked = asyncio.create_task(asking.post(CHAT, json=body, headers=session))
+            await until(lambda: in_flight(looking), 30)
+            await asyncio.sleep(1)
+            assert not asked.done()
+            for process in tree:
+                process.kill()
+            answer = await asked
+        after = await retries(looking)
+        again = await asking.post(CHAT, json=known, headers=session)
+    assert answer.status_code == 200, answer.text
+    assert session_of(answer) == "moved"
+    assert home_of(answer) != home
+    told = events(answer.text)
+    assert told[-1] == "[DONE]"
+    assert json.dumps(told).count('"error"') == 0
+    assert after - before == 1
+    assert (home_of(again), session_of(again)) == (home_of(answer), "hit")
+
+
+@pytest.mark.slow  # a real engine loads once more; `test_reasoner_faults` has this with a stand-in
+async def test_the_killed_engine_is_replaced_in_its_place_and_moves_nothing(reasoner: RealFleet) -> None:
+    old = {r["engine"]["engine_pid"] for r in reasoner.replicas}
+
+    async def replaced() -> bool:
+        async with reasoner.client() as http:
+            rows = (await http.get("/system-info")).json()["replicas"]
+        return [row["phase"] for row in rows] == ["ready"] * 2 and {row["engine"]["engine_pid"] for row in rows} != old
+
+    await until(replaced, REPLACED_S)
+    (answer,) = await reasoner.ask([text(**ASKED)], [{"X-Session-ID": "to-be-moved"}])
+    assert session_of(answer) == "hit"
+
+
+def test_nothing_is_left_when_the_service_is_killed(reasoner: RealFleet) -> None:
+    assert psutil.pid_exists(reasoner.pid)
+    reasoner.kill()
+    assert left_after(reasoner.mark, 30.0) == {}
