@@ -11,7 +11,18 @@ import psutil
 import pytest
 from support.gateway import CHAT, about, events, text
 from support.processes import left_after
-from support.real_fleet import ASKED, RealFleet, held_up, home_of, in_flight, retries, session_of, until, video
+from support.real_fleet import (
+    ASKED,
+    Door,
+    RealFleet,
+    are_in_flight,
+    held_up,
+    home_of,
+    retries,
+    session_of,
+    until,
+    video,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -23,7 +34,7 @@ async def test_both_gateways_agree_on_fifty_sessions_also_while_the_table_restar
     homes: dict[str, set[str]] = {f"agree-{number}": set() for number in range(50)}
     async with reasoner.door(one) as first, reasoner.door(two) as second:
 
-        async def ask(door, known: bool) -> None:  # type: ignore[no-untyped-def]
+        async def ask(door: Door, known: bool) -> None:
             for session, found in homes.items():
                 answer = await door.post(CHAT, json=text(**ASKED), headers={"X-Session-ID": session})
                 found.add(home_of(answer))
@@ -43,7 +54,7 @@ async def test_both_gateways_agree_on_fifty_sessions_also_while_the_table_restar
     assert sorted(home for (home,) in homes.values()).count("replica-0") == 25
 
 
-async def back(door) -> bool:  # type: ignore[no-untyped-def]
+async def back(door: Door) -> bool:
     """The table answers, and has been told all sessions."""
     table = (await door.get("/v1/sessions")).json()["table"]
     return table is not None and table["gateways"] == 2 and table["sessions"] >= 50
@@ -62,7 +73,7 @@ async def test_a_home_killed_before_the_first_token_costs_one_retry(reasoner: Re
         with held_up(server):
             body = about(video(800), "die", stream=True, max_completion_tokens=3)
             asked = asyncio.create_task(asking.post(CHAT, json=body, headers=session))
-            await until(lambda: in_flight(looking), 30)
+            await until(lambda: are_in_flight(looking), 30)
             await asyncio.sleep(1)
             assert not asked.done()
             for process in tree:

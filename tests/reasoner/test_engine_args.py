@@ -102,7 +102,8 @@ def test_only_a_cpu_goes_without_graphs_media_profiling_and_a_process_for_the_mo
         assert flag in plan(CPU).argv
         assert flag not in plan(H200).argv
     assert plan(CPU).env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0", "without it vLLM gives the model a process again"
-    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in plan(H200).env
+    assert plan(CPU).env["TORCH_COMPILE_DISABLE"] == "1"
+    assert not {"VLLM_ENABLE_V1_MULTIPROCESSING", "TORCH_COMPILE_DISABLE"} & plan(H200).env.keys()
     dummy = json.loads(value(plan(CPU), "--limit-mm-per-prompt") or "")["video"]
     assert (dummy["num_frames"], dummy["width"], dummy["height"]) == (2, 64, 64)
     assert plan(CPU).env["VLLM_CPU_KVCACHE_SPACE"] == "6", "an 8B model: a quarter of the machine"

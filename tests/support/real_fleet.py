@@ -73,16 +73,12 @@ class RealFleet(LocalReasoner):
         return httpx.AsyncClient(headers={SECRET_HEADER: self.secret}, timeout=60)
 
     @asynccontextmanager
-    async def door(self, gateway: int) -> AsyncIterator[httpx.AsyncClient]:
-        """A client with one connection, which goes to this gateway: the kernel picks, so we knock until it does."""
-        one = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None)
-        for _ in range(100):
-            async with self.client(limits=one) as http:
-                if await _far_end(http) == gateway:
-                    yield http
-                    assert await _far_end(http) == gateway, "the connection did not last"
-                    return
-        raise AssertionError(f"no connection to gateway {gateway}")
+    async def door(self, gateway: int) -> AsyncIterator[Door]:
+        door = Door(self, gateway)
+        try:
+            yield door
+        finally:
+            await door.close()
 
     async def figures(self) -> dict[str, Counter[str]]:
         """Replica -> vLLM's metric -> its value over all labels."""
@@ -122,6 +118,55 @@ class RealFleet(LocalReasoner):
             return await asyncio.gather(*map(one, bodies, headers or [{}] * len(bodies)))
 
 
+class Door:
+    """One connection to one gateway. The kernel picks who accepts a connection, so we knock until it is this one."""
+
+    def __init__(self, fleet: RealFleet, gateway: int) -> None:
+        self._fleet, self._gateway = fleet, gateway
+        self._http: httpx.AsyncClient | None = None
+        self._here: tuple[str, int] | None = None
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self._ask("GET", path)
+
+    async def post(self, path: str, **fields: Any) -> httpx.Response:
+        return await self._ask("POST", path, **fields)
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def _ask(self, method: str, path: str, **fields: Any) -> httpx.Response:
+        http = await self._open()
+        answer = await http.request(method, path, **fields)
+        assert _near_end(answer) == self._here, "the connection ended between two requests"
+        return answer
+
+    async def _open(self) -> httpx.AsyncClient:
+        one = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None)
+        for _ in range(100):
+            if self._http is None:
+                self._http = self._fleet.client(limits=one)
+            here = _near_end(await self._http.get("/health"))
+            # A gateway closes what is idle for a while: then we come from another port and may be anywhere.
+            if here == self._here or _far_end(here) == self._gateway:
+                self._here = here
+                return self._http
+            await self._http.aclose()
+            self._http = None
+        raise AssertionError(f"no connection to gateway {self._gateway}")
+
+
+def _near_end(answer: httpx.Response) -> tuple[str, int]:
+    host, port, *_ = answer.extensions["network_stream"].get_extra_info("client_addr")
+    return host, port
+
+
+def _far_end(near: tuple[str, int]) -> int | None:
+    """The process that a connection of ours leads to."""
+    return next((c.pid for c in psutil.net_connections("tcp") if c.raddr and tuple(c.raddr) == near), None)
+
+
 def video(number: int, frames: int = 12, size: tuple[int, int] = (128, 96)) -> str:
     data = clips.clip(frames=frames, fps=4, size=size)
     # A free box behind the content makes as many contents as are asked for out of one clip.
@@ -153,14 +198,14 @@ def session_of(answer: httpx.Response) -> str:
     return str(answer.headers["x-cosmos3-session"])
 
 
-async def in_flight(http: httpx.AsyncClient) -> int:
-    """Questions of sessions that the gateway behind this door works on."""
-    return sum(row["in_flight"] for row in (await http.get("/v1/sessions")).json()["data"])
+async def are_in_flight(door: Door, count: int = 1) -> bool:
+    """Whether the gateway behind this door works on so many questions of sessions."""
+    return sum(row["in_flight"] for row in (await door.get("/v1/sessions")).json()["data"]) == count
 
 
-async def retries(http: httpx.AsyncClient) -> float:
+async def retries(door: Door) -> float:
     """Second attempts of the gateway behind this door."""
-    return numbers((await http.get("/metrics")).text, "cosmos3_reasoner_retries_total").total()
+    return numbers((await door.get("/metrics")).text, "cosmos3_reasoner_retries_total").total()
 
 
 @contextmanager
@@ -175,15 +220,6 @@ def held_up(server: psutil.Process) -> Iterator[None]:
         for process in engine:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
-
-
-async def _far_end(http: httpx.AsyncClient) -> int:
-    """Which process of ours the client's connection leads to."""
-    answer = await http.get("/health")
-    here = answer.extensions["network_stream"].get_extra_info("client_addr")
-    for pid in {c.pid for c in psutil.net_connections("tcp") if c.raddr and c.raddr[:2] == here[:2]}:
-        return pid or 0
-    return 0
 
 
 def _line(process: psutil.Process) -> str:

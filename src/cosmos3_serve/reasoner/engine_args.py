@@ -30,6 +30,9 @@ processes
     a machine are not pinned, so the model runs in the engine's: a start costs 38 s of CPU instead of 53 (2 cores, tiny
     model), and a replica half a gigabyte less. vLLM allows it only with its other multiprocessing switched off, which
     means nothing to the server.
+compilation
+    None on CPU: `--enforce-eager` speaks of the model, and some small steps of sampling would still be compiled when
+    they are first needed: the first question for logprobs waited 25 s for a C++ compiler, and fails where there is none.
 """
 
 from __future__ import annotations
@@ -150,6 +153,7 @@ def engine_plan(
             "VLLM_CPU_KVCACHE_SPACE": str(kv_gib),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "TORCH_COMPILE_DISABLE": "1",
         }
         facts["kv_cache_gib"] = kv_gib
     return EnginePlan(
