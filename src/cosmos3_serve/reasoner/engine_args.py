@@ -32,7 +32,7 @@ processes
     means nothing to the server.
 compilation
     None on CPU: `--enforce-eager` speaks of the model, and some small steps of sampling would still be compiled when
-    they are first needed: the first question for logprobs waited 25 s for a C++ compiler, and fails where there is none.
+    they are first needed: the first question for logprobs waited 25 s for a C++ compiler, which may not even be there.
 """
 
 from __future__ import annotations
