@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -252,18 +251,16 @@ async def test_a_client_that_leaves_in_prefill_stops_the_work(reasoner: RealFlee
     (first,) = await reasoner.ask([text(**ASKED)], [session])
     await reasoner.idle()
     before = await reasoner.total("generation_tokens_total")
-    gateway = reasoner.gateways[0]
-    async with AsyncExitStack() as stack:
-        one, two, looking = [await stack.enter_async_context(reasoner.door(gateway)) for _ in range(3)]
-        leaving = await stack.enter_async_context(reasoner.client())
+    async with reasoner.client() as http, reasoner.client() as leaving:
         with held_up(reasoner.engine(home_of(first))):
             ahead = [
-                asyncio.create_task(door.post(CHAT, json=text(word + LONG, **ASKED), headers=session))
-                for door, word in ((one, "first "), (two, "second "))
+                asyncio.create_task(http.post(CHAT, json=text(word + LONG, **ASKED), headers=session))
+                for word in ("first ", "second ")
             ]
-            await until(lambda: are_in_flight(looking, 2), 30)
+            await until(lambda: are_in_flight(http, 2), 30)
             body = text("last " + LONG, stream=True, max_completion_tokens=500, ignore_eos=True)
             leaves = asyncio.create_task(leaving.post(CHAT, json=body, headers=session))
+            await until(lambda: are_in_flight(http, 3), 30)
             await asyncio.sleep(1)
         answers = await asyncio.gather(*ahead)
         assert await reasoner.total("num_requests_running") == 1

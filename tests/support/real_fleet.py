@@ -198,9 +198,10 @@ def session_of(answer: httpx.Response) -> str:
     return str(answer.headers["x-cosmos3-session"])
 
 
-async def are_in_flight(door: Door, count: int = 1) -> bool:
-    """Whether the gateway behind this door works on so many questions of sessions."""
-    return sum(row["in_flight"] for row in (await door.get("/v1/sessions")).json()["data"]) == count
+async def are_in_flight(http: httpx.AsyncClient | Door, count: int = 1) -> bool:
+    """Whether so many questions of sessions are on their way in the whole fleet."""
+    listed = (await http.get("/v1/sessions?limit=1000")).json()
+    return sum(row["in_flight"] for row in listed["data"]) == count
 
 
 async def retries(door: Door) -> float:
