@@ -66,10 +66,11 @@ if [ $gpu = no ]; then
     echo 'import _cosmos3_torchvision_on_cpu' >"$site/_cosmos3_torchvision_on_cpu.pth"
 fi
 
-# What fails first when something is missing. On a CPU, where each import counts, vLLM also looks at the model's class
-# here, once, and keeps what it finds: every replica that starts with an empty cache would do it again.
-look='import torchvision, vllm.multimodal.audio'
-[ $gpu = yes ] || look="$look, vllm; vllm.ModelRegistry.models['Cosmos3ForConditionalGeneration'].inspect_model_cls()"
+# What fails first when something is missing. Importing the server here, once, also leaves its bytecode for all that start
+# it. On a CPU, where each second counts, vLLM looks at the model's class too and keeps what it finds: every replica that
+# starts with an empty cache would do it again, in a process more.
+look='import torchvision, vllm.multimodal.audio, vllm.entrypoints.openai.api_server, vllm.v1.engine.core'
+[ $gpu = yes ] || look="$look, vllm.v1.worker.cpu_worker; vllm.ModelRegistry.models['Cosmos3ForConditionalGeneration'].inspect_model_cls()"
 VLLM_CACHE_ROOT="$(cd "$venv" && pwd)/share/cosmos3" VLLM_NO_USAGE_STATS=1 "$venv/bin/python" -c "$look" || {
     echo "setup-reasoner: vLLM was installed into $venv and cannot be imported; remove the folder and run again" >&2
     exit 1

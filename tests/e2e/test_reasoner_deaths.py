@@ -73,10 +73,11 @@ async def test_a_home_killed_before_the_first_token_costs_one_retry(reasoner: Re
         server = reasoner.engine(home)
         tree = [*server.children(recursive=True), server]
         before = await retries(looking)
+        await until(lambda: are_in_flight(looking, 0), 30)
         with held_up(server):
             body = about(video(800), "die", stream=True, max_completion_tokens=3)
             asked = asyncio.create_task(asking.post(CHAT, json=body, headers=session))
-            await until(lambda: are_in_flight(looking), 30)
+            await until(lambda: are_in_flight(looking, 1), 30)
             await asyncio.sleep(1)
             assert not asked.done()
             for process in tree:

@@ -94,13 +94,13 @@ class RealFleet(LocalReasoner):
         """Videos and images that replicas had to process, since they started."""
         return await self.total("mm_cache_queries_total") - await self.total("mm_cache_hits_total")
 
+    async def are_running(self, count: int) -> bool:
+        """Whether vLLM counts so many questions that run or wait."""
+        return await self.total("num_requests_running", "num_requests_waiting") == count
+
     async def idle(self, within_s: float = 120) -> None:
         """Until vLLM counts nothing that runs or waits."""
-
-        async def quiet() -> bool:
-            return not await self.total("num_requests_running", "num_requests_waiting")
-
-        await until(quiet, within_s)
+        await until(lambda: self.are_running(0), within_s)
 
     async def ask(
         self, bodies: Sequence[dict[str, Any]], headers: Sequence[dict[str, str]] | None = None, width: int = 4
@@ -198,7 +198,7 @@ def session_of(answer: httpx.Response) -> str:
     return str(answer.headers["x-cosmos3-session"])
 
 
-async def are_in_flight(http: httpx.AsyncClient | Door, count: int = 1) -> bool:
+async def are_in_flight(http: httpx.AsyncClient | Door, count: int) -> bool:
     """Whether so many questions of sessions are on their way in the whole fleet."""
     listed = (await http.get("/v1/sessions?limit=1000")).json()
     return sum(row["in_flight"] for row in listed["data"]) == count
