@@ -91,6 +91,20 @@ EVIDENCE: Final[tuple[Evidence, ...]] = (
         file="benchmarks/results/2026-11-29-h200-generator-after.json",
         sha256="6150dd7553883ce16db7af8344827e94206537fff0a9aa3323eb94116650d23a",
     ),
+    Evidence(
+        engine="diffusers",
+        target="sm_90",
+        outcome="passed",
+        scope="engine",
+        weights="random",
+        guardrails=False,
+        date="2026-11-30",
+        card="NVIDIA H200",
+        driver="580.159.04",
+        versions="torch 2.11.0+cu130, diffusers 0.42.1, transformers 5.17.0",
+        file="benchmarks/results/2026-11-30-h200-diffusers-target.json",
+        sha256="c9df410d5fecfd8092a9796b19a41a30b2b432f90521db4fb361385ee7717234",
+    ),
 )
 
 
