@@ -32,7 +32,7 @@ ifeq ($(findstring --no-reasoner,$(ARGS))$(COSMOS3_VLLM_PYTHON),)
 endif
 	@$(BIN)/cosmos3 quickstart $(ARGS)
 
-test: lint ## everything: lint, types, unit tests, a real Ray cluster, a real S3 API, the quickstart
+test: lint reasoner-for-tests ## everything: lint, types, units, real Ray, a real S3 API, real vLLM, the quickstart
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 check: lint unit ## lint, types and the fast tests only
