@@ -244,6 +244,7 @@ async def test_many_videos_and_sixty_four_questions_at_once(reasoner: RealFleet)
 # ---- a client that leaves -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # until it has been run in this form: with two questions the engine took the last one whole
 async def test_a_client_that_leaves_in_prefill_stops_the_work(reasoner: RealFleet) -> None:
     """Three long questions reach a replica while its engine is held up. The last one always comes into a step in which
     there is room for a part of it only, so that it is in the middle of its prefill when the one before is answered."""
