@@ -15,7 +15,15 @@ import pytest
 from support.flaky import Fault, FlakyProxy
 from support.s3 import LocalS3, boto, keys_of
 
-from cosmos3_serve.errors import LimitExceeded, NotFound, NotReady, StorageFailure, UsageError
+from cosmos3_serve.errors import (
+    Conflict,
+    IntegrityError,
+    LimitExceeded,
+    NotFound,
+    NotReady,
+    StorageFailure,
+    UsageError,
+)
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.shared import SharedShelf, shared_place
 from cosmos3_serve.reasoner.media.shared_sweep import GRACE_S, Bounds
@@ -197,6 +205,21 @@ async def test_an_upload_that_could_not_be_kept_is_told_and_leaves_nothing(fleet
         assert caught.value.stable_code == "media_store_failed" and caught.value.status == 503
         assert caught.value.retry_after_s and caught.value.retry_after_s > 0
         assert fleet.stored() == []
+
+
+@pytest.mark.parametrize("error", [IntegrityError("half of it"), Conflict("busy"), NotFound("no bucket")])
+async def test_whatever_the_store_says_to_an_upload_the_client_may_send_it_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def fail(*_: object) -> None:
+        raise error
+
+    a = fleet.gateway("a")
+    monkeypatch.setattr(a._place.store, "put_file", fail)
+    with pytest.raises(NotReady) as caught:
+        await upload(a)
+    assert (caught.value.stable_code, caught.value.status) == ("media_store_failed", 503)
+    assert fleet.stored() == []
 
 
 async def test_a_store_that_is_away_is_our_fault_and_may_pass(fleet: Fleet) -> None:

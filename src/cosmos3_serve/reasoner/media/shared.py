@@ -21,7 +21,15 @@ from secrets import token_hex
 
 import structlog
 
-from cosmos3_serve.errors import Cosmos3Error, IntegrityError, NotFound, NotReady, StorageFailure, UsageError
+from cosmos3_serve.errors import (
+    Conflict,
+    Cosmos3Error,
+    IntegrityError,
+    NotFound,
+    NotReady,
+    StorageFailure,
+    UsageError,
+)
 from cosmos3_serve.reasoner.media.blobs import Blob
 from cosmos3_serve.reasoner.media.flight import Flights
 from cosmos3_serve.reasoner.media.info import MediaInfo
@@ -213,14 +221,8 @@ async def _typed(action: str) -> AsyncIterator[None]:
     """An object store that is away, or says no, is our side's fault and may pass: 503, never the client's."""
     try:
         yield
-    except StorageFailure as error:
-        if error.stable_code == "media_content_corrupt":
-            raise
-        raise NotReady(
-            f"cannot {action}: {error.detail}", code="media_store_failed", remedy="send it again", retry_after_s=RETRY_S
-        ) from None
-    except NotFound as error:
-        if error.stable_code == "file_not_found":
+    except (StorageFailure, IntegrityError, NotFound, Conflict) as error:
+        if error.stable_code in ("media_content_corrupt", "file_not_found"):
             raise
         raise NotReady(
             f"cannot {action}: {error.detail}", code="media_store_failed", remedy="send it again", retry_after_s=RETRY_S
