@@ -28,7 +28,10 @@ def batch(engine, root, files) -> list[dict[str, Any]]:
     for name, key in (("moves", "vision_path"), ("from-image", "vision_path")):
         index = next(i for i, sample in enumerate(samples) if sample["name"] == name)
         samples[index][key], local[index][key] = "s3://bucket/first.png", str(files["image.png"])
-    samples[4]["edge"], local[4]["edge"] = {"control_path": "s3://bucket/e.mp4"}, {"control_path": str(files["edge.mp4"])}
+    samples[4]["edge"], local[4]["edge"] = (
+        {"control_path": "s3://bucket/e.mp4"},
+        {"control_path": str(files["edge.mp4"])},
+    )
     for number, fields in enumerate(local):
         name = fields.pop("name")
         (result,) = generate(engine, make_job(root, name, request_id=REQUEST, seed=40 + number, **fields))
