@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 from support.baseline_server import BaselineServer
+from support.processes import left_after, new_mark
+from support.service import shared_cache
 
 from cosmos3_serve.cli.local_s3 import LocalS3
+from cosmos3_serve.cli.serve_command import ServeCommand
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
@@ -59,3 +62,26 @@ def test_image2image_goes_through_where_the_service_is_a_double_of_the_framework
         passed(done)
         (request_id,) = server.batches
         assert server.generated.keys() == {f"{request_id}/live-text", f"{request_id}/live-implicit"}
+
+
+@pytest.mark.slow  # until it has run here: the machine's queue for heavy runs was longer than the session
+def test_it_passes_against_a_real_service(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    mark = new_mark()
+    flags = [
+        *("--host", "127.0.0.1", "--port", "0", "--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails"),
+        *("--device", "cpu", "--allowed-s3-roots", "s3://live/owned", "--output-path", str(tmp_path / "outputs")),
+        *("--drain-timeout-s", "5", "--cache-dir", str(shared_cache(tmp_path_factory))),
+    ]
+    with LocalS3() as s3, ServeCommand(flags, {**s3.environ, **mark}, shared_cache(tmp_path_factory)) as service:
+        s3.create_bucket("live")
+        done = check(
+            {
+                **service.environ,
+                "NPA_INTEGRATION_E2E": "1",
+                "NPA_COSMOS3_RAY_ENDPOINT": service.url,
+                "NPA_COSMOS3_RAY_LIVE_OUTPUT_URI": "s3://live/owned/prefix/",
+                "NO_PROXY": "127.0.0.1",
+            }
+        )
+    passed(done)
+    assert left_after(mark) == {}
