@@ -71,7 +71,7 @@ def make_engine(parts: Components, root: Path, path: Path, max_num_seqs: int) ->
     checkpoint = Checkpoint(path, "random-weights-of-full-size", "none", "none", "random")
     with patch.object(engine_module, "load_components", lambda _path, _device: parts):
         return DiffusersEngine(
-            checkpoint, output_root=root, guardrails=False, device=parts.device.type, max_num_seqs=max_num_seqs
+            checkpoint, output_root=root, guardrails=None, device=parts.device.type, max_num_seqs=max_num_seqs
         )
 
 

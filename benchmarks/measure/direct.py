@@ -83,7 +83,7 @@ def _serve(root: Path, cache: Path, wave_limit: int) -> None:
     from cosmos3_serve.weights.checkpoint import resolve_checkpoint
 
     checkpoint = resolve_checkpoint("tiny", cache)
-    engine = DiffusersEngine(checkpoint, output_root=root, max_num_seqs=wave_limit, device="cpu", guardrails=False)
+    engine = DiffusersEngine(checkpoint, output_root=root, max_num_seqs=wave_limit, device="cpu", guardrails=None)
     finishing = ThreadPoolExecutor(1)
     print(json.dumps({"loaded": True}), flush=True)
     for line in sys.stdin:

@@ -217,6 +217,7 @@ class StartRefused(Refusal):
 
 class GuardrailsUnavailable(StartRefused):
     code, title = "guardrails_unavailable", "Guardrails unavailable"
+    default_remedy = "see docs/guardrails.md; --no-guardrails starts without checks, and is recorded in every result"
 
 
 class CheckpointUnavailable(StartRefused):

@@ -117,6 +117,19 @@ class GeneratorSettings(Settings):
     guardrails: bool = option(
         True, "Check prompts and media; off only by explicit choice.", env="NPA_COSMOS3_RAY_GUARDRAILS"
     )
+    guardrail_revision: str | None = option(
+        None, "Commit (40 hex) of nvidia/Cosmos-1.0-Guardrail; the diffusers engine needs it while guardrails are on.",
+        env="COSMOS3_GUARDRAIL_REVISION",
+    )  # fmt: skip
+    guardrail_controversial: Literal["block", "pass"] = option(
+        "block",
+        "What becomes of a text that the classifier calls controversial.",
+        env="COSMOS3_GUARDRAIL_CONTROVERSIAL",
+    )
+    guardrail_timeout_s: float = option(
+        120.0, "Seconds that the text check of one sample may take; then the sample fails.",
+        env="COSMOS3_GUARDRAIL_TIMEOUT_S", gt=0, le=3600,
+    )  # fmt: skip
     allowed_s3_roots: str = option(
         "", "Comma list of s3://bucket[/prefix] that inputs may come from; empty refuses every media input.",
         env="NPA_COSMOS3_RAY_ALLOWED_S3_ROOTS",

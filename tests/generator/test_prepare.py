@@ -28,10 +28,12 @@ def settings(tmp_path: Path, **fields: object) -> GeneratorSettings:
 
 def test_what_is_fine_comes_back_with_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ready, checkpoint, revision = prepare(settings(tmp_path, output_path=Path("out"), cache_dir=Path("cache")))
+    ready, checkpoint, revision, guardrails = prepare(
+        settings(tmp_path, output_path=Path("out"), cache_dir=Path("cache"))
+    )
     assert ready.output_path == tmp_path / "out" and ready.output_path.is_dir()
     assert ready.cache_dir == tmp_path / "cache"
-    assert checkpoint.id == "tiny" and revision == "a" * 40
+    assert checkpoint.id == "tiny" and revision == "a" * 40 and guardrails is None
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_what_is_fine_comes_back_with_absolute_paths(tmp_path: Path, monkeypatch
     [
         ({"engine": "framework"}, {}, "engine_not_found", 3),
         ({"engine": None}, {}, "engine_not_found", 3),
-        ({"guardrails": True}, {}, "guardrails_unavailable", 3),
+        ({"guardrails": True}, {}, "guardrail_package_missing", 3),
         ({}, {"NPA_COSMOS3_RAY_TOKEN": ""}, "token_missing", 3),
         ({}, {"NPA_COSMOS3_RAY_TOKEN": "has blank inside"}, "token_invalid", 3),
         ({}, {"NPA_IMAGE_SOURCE_SHA": "not-a-commit"}, "source_revision", 3),
@@ -80,3 +82,28 @@ def test_the_framework_refusal_names_both_ways_out(tmp_path: Path) -> None:
     with pytest.raises(Cosmos3Error) as refused:
         prepare(settings(tmp_path, engine="framework"))
     assert "--engine diffusers" in refused.value.remedy and "framework" in refused.value.remedy
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the guardrails' packages were installed; nothing here imports them."""
+    monkeypatch.setattr(module, "require_packages", lambda engine: None)
+
+
+def test_guardrails_are_proved_before_the_checkpoint_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: None
+) -> None:
+    monkeypatch.setattr(module, "resolve_checkpoint", lambda text, cache: pytest.fail("fetched"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(Cosmos3Error) as refused:
+        prepare(settings(tmp_path, guardrails=True))
+    assert refused.value.stable_code == "guardrail_revision_missing"
+    with pytest.raises(Cosmos3Error) as refused:
+        prepare(settings(tmp_path, guardrails=True, guardrail_revision="5" * 40))
+    assert (refused.value.stable_code, refused.value.exit_code) == ("access_token_missing", 3)
+
+
+def test_proved_guardrails_are_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: None) -> None:
+    monkeypatch.setattr(module, "prove_guardrails", lambda engine, **given: (engine, given))
+    ready = prepare(settings(tmp_path, guardrails=True, guardrail_revision="5" * 40, cache_dir=tmp_path / "c"))
+    assert ready.guardrails == ("diffusers", {"revision": "5" * 40, "cache_dir": tmp_path / "c"})

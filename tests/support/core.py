@@ -15,6 +15,7 @@ from cosmos3_serve.contract.ledger_view import BatchView
 from cosmos3_serve.contract.parse import parse_batch
 from cosmos3_serve.contract.profile import EngineProfile, diffusers_profile
 from cosmos3_serve.generator.coordinator import Coordinator
+from cosmos3_serve.generator.guardrails.gate import TextGuardPort
 from cosmos3_serve.generator.ledger import Ledger
 from cosmos3_serve.generator.staging import Stager
 from cosmos3_serve.settings import GeneratorSettings
@@ -94,6 +95,7 @@ async def start_core(
     profile: EngineProfile = PROFILE,
     wait: bool = True,
     bucket: DirectoryStore | None = None,
+    guard: TextGuardPort | None = None,
     **settings: Any,
 ) -> Core:
     """Start a core below `base`; started again, it finds what the one before left there."""
@@ -114,7 +116,7 @@ async def start_core(
     )
     engine = engine or FakeEngine(root, limit=config.max_batch_size)
     coordinator = Coordinator(
-        config, profile, engine, ledger, stager, clock, source_revision=REVISION, observer=counter
+        config, profile, engine, ledger, stager, clock, source_revision=REVISION, observer=counter, guard=guard
     )
     await coordinator.start()
     if wait:

@@ -29,7 +29,7 @@ def components() -> Any:
 
 def make_engine(root: Path, monkeypatch: Any = None, **options: Any) -> DiffusersEngine:
     """An engine on the CPU that writes below `root`, with the shared components."""
-    options = {"guardrails": False, "device": "cpu", "max_num_seqs": 8, **options}
+    options = {"guardrails": None, "device": "cpu", "max_num_seqs": 8, **options}
     module = "cosmos3_serve.generator.engines.diffusers.engine.load_components"
     if monkeypatch is None:
         return DiffusersEngine(tiny_checkpoint(), output_root=root, **options)

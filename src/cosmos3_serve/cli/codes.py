@@ -34,6 +34,7 @@ PASSED_ON = {
     ("client/recovered.py", "first.code"),
     ("client/reasoner.py", "str(broken.get('code') or 'answer_incomplete')"),
     ("generator/routes/artifacts.py", "error.stable_code"),
+    ("generator/serve.py", "code or None"),
     ("generator/serve.py", "status['failure']['code']"),
     ("generator/staging.py", "None if owned else code"),
     ("reasoner/gateway/replica_errors.py", "_code(self)"),

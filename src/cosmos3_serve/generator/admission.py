@@ -21,6 +21,7 @@ from cosmos3_serve.contract.resolve import resolve_batch, resolve_sample
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.contract.sample import SampleOverrides
 from cosmos3_serve.errors import InputError, SampleCode, SampleError
+from cosmos3_serve.generator.guardrails.record import CheckRecord
 from cosmos3_serve.generator.staging import Staged, Stager
 from cosmos3_serve.generator.waves import Ticket
 
@@ -31,7 +32,8 @@ SEED_RANGE = 2**31
 class Work:
     """One sample on its way: what was asked, what it resolves to, and its inputs once they are here.
 
-    `queued_at` and `staging_s` are seconds of the monotonic clock; `needs_inputs` until `staged` is set.
+    `queued_at`, `staging_s` and `check_s` are seconds of the monotonic clock; `needs_inputs` until `staged` is set.
+    `checks` is what the text guard recorded, None where guardrails are off.
     """
 
     request_id: str
@@ -43,6 +45,8 @@ class Work:
     queued_at: float = 0.0
     staging_s: float | None = None
     staged: Staged | None = None
+    check_s: float = 0.0
+    checks: tuple[CheckRecord, ...] | None = None
 
     @property
     def key(self) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from cosmos3_serve.errors import Cosmos3Error
 from cosmos3_serve.generator.canary import Canary
-from cosmos3_serve.generator.front import Front, guardrails_effective
+from cosmos3_serve.generator.front import Front
 from cosmos3_serve.service.readiness import Readiness, Remembered, Verdict
 
 STATUS_TTL_S = 2.0
@@ -22,10 +22,15 @@ class Stats(Protocol):
     def disk_trouble(self) -> str | None: ...
 
 
+class TextGuard(Protocol):
+    async def effective(self) -> tuple[bool, str]: ...
+
+
 class ServiceChecks:
     """Args:
     serve_status: what the Serve controller says of the application, the model deployment and its replicas.
     stats: of the queue.
+    guard: the text guard, None where guardrails are off.
 
     `failure` is set by whoever found that this replica can never become ready.
     """
@@ -36,11 +41,13 @@ class ServiceChecks:
         canary: Canary,
         serve_status: Callable[[], Awaitable[Mapping[str, Any]]],
         stats: Callable[[], Stats],
+        guard: TextGuard | None = None,
     ) -> None:
         self._front = front
         self._canary = canary
         self._status = Remembered(serve_status, STATUS_TTL_S)
         self._stats = stats
+        self._guard = guard
         self.failure: Cosmos3Error | None = None
 
     def register(self, readiness: Readiness) -> None:
@@ -73,11 +80,19 @@ class ServiceChecks:
             return False, "the engine has not answered yet"
         return True, f"{engine.weights} weights of {engine.checkpoint} at {engine.checkpoint_revision}"
 
-    def _guardrails(self) -> Verdict:
+    async def _guardrails(self) -> Verdict:
+        """Effective, not only configured: the text guard answers and the engine's own checks are loaded."""
         if not self._front.settings.guardrails:
             return True, "off by explicit choice: nothing is checked"
-        effective = guardrails_effective(self._front.engine)
-        return effective, "effective" if effective else "configured, but not effective"
+        if self._guard is None:
+            return False, "configured, but there is no text guard"
+        effective, words = await self._guard.effective()
+        if not effective:
+            return False, f"configured, but not effective: {words}"
+        engine = self._front.engine
+        if engine is None or engine.guardrails.get("configured") is not True:
+            return False, "configured, but the engine's own checks are not loaded"
+        return True, f"effective: {words}, and the engine's own"
 
     def _queue(self) -> Verdict:
         stats = self._stats()

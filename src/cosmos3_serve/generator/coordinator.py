@@ -26,6 +26,7 @@ from cosmos3_serve.generator.closing import Closing
 from cosmos3_serve.generator.delivery import Delivery
 from cosmos3_serve.generator.desk import FrontDesk
 from cosmos3_serve.generator.events import EventHub, events_of, instant
+from cosmos3_serve.generator.guardrails.gate import TextGuardPort, text_gate
 from cosmos3_serve.generator.kept_durations import KeptDurations
 from cosmos3_serve.generator.ledger import Ledger
 from cosmos3_serve.generator.outcomes import ArtifactFile, Service, batch_view, summary_view
@@ -65,6 +66,7 @@ class Coordinator:
     profile: the engine's abilities, as requests are resolved for it.
     ledger, stager: of the same output root.
     source_revision: `server_source_revision` of every response, 40 hex.
+    guard: checks texts before any engine work; must be given while guardrails are on.
     waves_in_flight: default 1 with a wave cap (the engine runs one call at a time and the cap counts its waiting),
         else 2, so that one wave decodes and is hashed while the next denoises.
     """
@@ -81,6 +83,7 @@ class Coordinator:
         source_revision: str,
         observer: Observer | None = None,
         waves_in_flight: int | None = None,
+        guard: TextGuardPort | None = None,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -127,6 +130,7 @@ class Coordinator:
             on_ended=self._closing.close,
             wave_limit=wave_limit,
             window_s=settings.batch_wait_timeout_s,
+            gate=text_gate(settings, guard, observer),
         )
         self._desk = FrontDesk(
             settings, profile, engine, ledger, stager, clock, self._scheduler, self._pump, self._scribe, self._closing

@@ -22,6 +22,7 @@ from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.admission import Work
 from cosmos3_serve.generator.batch import Record, sample_failed, sample_state
 from cosmos3_serve.generator.engines.job import EngineJob, EngineResult
+from cosmos3_serve.generator.guardrails.record import merged
 from cosmos3_serve.generator.hashing import verify
 from cosmos3_serve.generator.outcomes import public_outputs
 from cosmos3_serve.generator.ports import Clock, Observer
@@ -55,6 +56,8 @@ class Delivery:
         about: dict[str, Any] = {"timings": self._timings(work, result, queue_s)}
         if result is not None:
             about |= self._told(result)
+        if work.checks is not None:
+            about["guardrails"] = merged(work.checks, about.get("guardrails", {}))
         if outcome.error is not None:
             return self._failed(work, outcome.error, about)
         started = self._clock.monotonic()
@@ -94,9 +97,11 @@ class Delivery:
 
     def _timings(self, work: Work, result: EngineResult | None, queue_s: float) -> dict[str, float]:
         """Phase name to seconds; what an engine says is kept only where it is a time."""
-        timings = {"queue": max(0.0, queue_s - (work.staging_s or 0.0))}
+        timings = {"queue": max(0.0, queue_s - (work.staging_s or 0.0) - work.check_s)}
         if work.staging_s is not None:
             timings["staging"] = work.staging_s
+        if work.checks is not None:
+            timings["guardrail"] = work.check_s
         phases = result.phases if result is not None else {}
         return timings | {name: s for name, s in phases.items() if is_safe_name(name) and math.isfinite(s) and s >= 0}
 

@@ -48,11 +48,6 @@ class Desk(Protocol):
     def stats(self) -> QueueFigures: ...
 
 
-def guardrails_effective(engine: EngineInfo | None) -> bool:
-    """Whether the engine really checks, which is another question than whether it was told to."""
-    return engine is not None and bool(engine.guardrails.get("applied"))
-
-
 class Waiters:
     """How many clients wait for which batch over a blocking POST: the last one to leave gives the batch up.
 

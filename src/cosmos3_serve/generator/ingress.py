@@ -27,6 +27,7 @@ from cosmos3_serve.generator.coordinator import Coordinator
 from cosmos3_serve.generator.defaults_file import read_defaults
 from cosmos3_serve.generator.engine_port import RayEngine, serve_status
 from cosmos3_serve.generator.front import Front
+from cosmos3_serve.generator.guardrails.port import RayTextGuard
 from cosmos3_serve.generator.ledger import Ledger
 from cosmos3_serve.generator.model import max_ongoing
 from cosmos3_serve.generator.ports import SystemClock
@@ -98,12 +99,14 @@ class IngressReplica:
             observer=metrics,
         )
         clock = SystemClock()
+        guard = RayTextGuard() if settings.guardrails else None
         ledger = Ledger(settings.output_path, clock)
         self._coordinator = Coordinator(
-            settings, profile, self._engine, ledger, stager, clock, source_revision=source_revision, observer=metrics
-        )
+            settings, profile, self._engine, ledger, stager, clock, source_revision=source_revision, observer=metrics,
+            guard=guard,
+        )  # fmt: skip
         metrics.watch_queue(self._queue)
-        self._checks = ServiceChecks(self._front, self._canary, self._serve_status, self._coordinator.stats)
+        self._checks = ServiceChecks(self._front, self._canary, self._serve_status, self._coordinator.stats, guard)
         self._checks.register(self._front.readiness)
         self._server = HttpServer(build_app(self._front), settings.host, port)
         await self._server.start()

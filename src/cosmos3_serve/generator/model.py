@@ -16,6 +16,7 @@ from cosmos3_serve.generator.worker import Call, EngineWorker
 from cosmos3_serve.service import logs
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
+from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
 
 # While one coalesced batch is encoded the next one denoises; a third would only wait.
 CONCURRENT_BATCHES = 2
@@ -35,7 +36,7 @@ def max_ongoing(settings: GeneratorSettings) -> int:
 class ModelReplica:
     """One engine on its device. Deployed by reference (no decorator), so that the class is not pickled by value."""
 
-    def __init__(self, settings: GeneratorSettings, checkpoint: Checkpoint) -> None:
+    def __init__(self, settings: GeneratorSettings, checkpoint: Checkpoint, guardrails: GuardrailFiles | None) -> None:
         logs.configure(settings.log_level)
         from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
         from cosmos3_serve.generator.engines.diffusers.loader import capabilities, pick_device
@@ -47,7 +48,7 @@ class ModelReplica:
             output_root=self._root,
             max_num_seqs=settings.inference_batch_limit,
             device=settings.device,
-            guardrails=settings.guardrails,
+            guardrails=guardrails,
         )
         self._worker = EngineWorker(self._engine, max_num_seqs=settings.inference_batch_limit)
 
@@ -101,7 +102,7 @@ class ModelReplica:
         await self._worker.check()
 
 
-def model_deployment(settings: GeneratorSettings, checkpoint: Checkpoint) -> Any:
+def model_deployment(settings: GeneratorSettings, checkpoint: Checkpoint, guardrails: GuardrailFiles | None) -> Any:
     """The model as a bound Serve application, named by the served model."""
     gpus = settings.world_size if settings.device != "cpu" and _gpu_visible() else 0
     return (
@@ -122,7 +123,7 @@ def model_deployment(settings: GeneratorSettings, checkpoint: Checkpoint) -> Any
             max_constructor_retry_count=2,
             logging_config={"enable_access_log": False},
         )
-        .bind(settings, checkpoint)
+        .bind(settings, checkpoint, guardrails)
     )
 
 

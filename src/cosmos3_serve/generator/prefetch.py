@@ -1,4 +1,4 @@
-"""Prefetch: fetches the inputs of the samples that are next, so that no wave waits for storage.
+"""Prefetch: fetches the inputs of the samples that are next and has their texts checked, so that no wave waits for it.
 
 Only so far ahead as `backlog`: what lies on disk for waiting samples is bounded, however long the queue.
 """
@@ -16,6 +16,8 @@ from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.admission import Work, resolve_staged
 from cosmos3_serve.generator.batch import Record, sample_failed, sample_staged, sample_state
+from cosmos3_serve.generator.guardrails.gate import TextGate
+from cosmos3_serve.generator.guardrails.record import guard_record
 from cosmos3_serve.generator.ports import Clock
 from cosmos3_serve.generator.scribe import Scribe
 from cosmos3_serve.generator.staging import Stager
@@ -27,7 +29,8 @@ Key = tuple[str, int]
 
 class Prefetch:
     """Args:
-    end: ends a sample whose inputs can't be had.
+    gate: checks the texts; None where guardrails are off.
+    end: ends a sample whose inputs can't be had, or whose texts may not pass.
     wake: told whenever a sample became ready or room was made.
     """
 
@@ -40,6 +43,7 @@ class Prefetch:
         clock: Clock,
         *,
         backlog: int,
+        gate: TextGate | None = None,
         end: Callable[[Work, Record], Awaitable[None]],
         wake: Callable[[], None],
     ) -> None:
@@ -49,13 +53,14 @@ class Prefetch:
         self._stager = stager
         self._clock = clock
         self._backlog = backlog
+        self._gate = gate
         self._end = end
         self._wake = wake
         self._fetching: dict[Key, asyncio.Task[None]] = {}
         self._ahead: set[Key] = set()
 
     def go(self, works: dict[Key, Work]) -> None:
-        """Begin with the next samples that need inputs, as far as there is room."""
+        """Begin with the next samples that need inputs or a check, as far as there is room."""
         room = self._backlog - len(self._ahead)
         if room <= 0:
             return
@@ -95,11 +100,20 @@ class Prefetch:
             await self._scribe.insist(
                 work.request_id, sample_state(work.index, SampleState.STAGING, self._clock.now()), sync=False
             )
-            staged = await self._stager.stage(work.request_id, work.index)
-            if staged.texts:
-                work.resolved = await asyncio.to_thread(resolve_staged, work, self._profile, staged.texts)
-            work.staged, work.staging_s = staged, self._clock.monotonic() - started
-            record = sample_staged(work.index, staged.records, self._clock.now())
+            if work.needs_inputs:
+                staged = await self._stager.stage(work.request_id, work.index)
+                if staged.texts:
+                    work.resolved = await asyncio.to_thread(resolve_staged, work, self._profile, staged.texts)
+                work.staged, work.staging_s = staged, self._clock.monotonic() - started
+            if self._gate is not None:
+                verdict = await self._gate.check(work.asked, work.resolved)
+                work.checks, work.check_s = verdict.records, verdict.seconds
+                if verdict.refused is not None:
+                    raise verdict.refused
+            if work.staged is not None:
+                record = sample_staged(work.index, work.staged.records, self._clock.now())
+            else:
+                record = sample_state(work.index, SampleState.QUEUED, self._clock.now())
             await self._scribe.insist(work.request_id, record, sync=False)
             self._scheduler.make_ready(
                 work.request_id, work.index, key=wave_key(work.resolved), shape=shape_key(work.resolved)
@@ -111,7 +125,9 @@ class Prefetch:
                     SampleCode.STAGING_FAILED, f"the input could not be staged ({type(error).__name__})"
                 )
             self._scheduler.withdraw(work.request_id, [work.index])
-            await self._end(work, sample_failed(work.index, error.sample_code, error.detail, self._clock.now()))
+            about = {"guardrails": guard_record(True, work.checks)} if work.checks is not None else {}
+            record = sample_failed(work.index, error.sample_code, error.detail, self._clock.now(), **about)
+            await self._end(work, record)
         finally:
             self._fetching.pop(work.key, None)
             self._wake()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from typing import NamedTuple
 
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.generator.batch_files import PRIVATE
 from cosmos3_serve.generator.defaults_file import read_defaults
-from cosmos3_serve.generator.engines.guard import make_guard
+from cosmos3_serve.generator.guardrails.packages import require_packages
 from cosmos3_serve.generator.hardware import admit_machine
 from cosmos3_serve.generator.system import accelerators
 from cosmos3_serve.service.revision import source_revision
@@ -18,10 +19,20 @@ from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.storage.roots import AllowedRoots
 from cosmos3_serve.weights.cache_dir import default_cache
 from cosmos3_serve.weights.checkpoint import Checkpoint, resolve_checkpoint
+from cosmos3_serve.weights.guardrail_assets import GuardrailFiles, prove_guardrails
 
 
-def prepare(settings: GeneratorSettings) -> tuple[GeneratorSettings, Checkpoint, str]:
-    """Every check that needs no cluster; the settings with absolute paths, the checkpoint, our source revision.
+class Prepared(NamedTuple):
+    """Settings with absolute paths, the checkpoint, our source revision; what guardrails stand on, or None."""
+
+    settings: GeneratorSettings
+    checkpoint: Checkpoint
+    revision: str
+    guardrails: GuardrailFiles | None
+
+
+def prepare(settings: GeneratorSettings) -> Prepared:
+    """Every check that needs no cluster. Guardrails come before the checkpoint: their refusals are cheap.
 
     Raises:
         StartRefused, UsageError: with what to change.
@@ -39,14 +50,27 @@ def prepare(settings: GeneratorSettings) -> tuple[GeneratorSettings, Checkpoint,
     TokenBook.from_environ()
     revision = source_revision()
     AllowedRoots.parse(settings.allowed_s3_roots)
-    make_guard(settings.guardrails)
     admit_machine(settings, [device["compute_capability"] for device in accelerators()])
     root = _writable(settings.output_path)
     cache = (settings.cache_dir or default_cache()).expanduser().absolute()
     defaults = settings.defaults_file and settings.defaults_file.expanduser().absolute()
     read_defaults(defaults)
     settings = settings.model_copy(update={"output_path": root, "cache_dir": cache, "defaults_file": defaults})
-    return settings, resolve_checkpoint(settings.checkpoint, cache), revision
+    guardrails = prove(settings, cache)
+    return Prepared(settings, resolve_checkpoint(settings.checkpoint, cache), revision, guardrails)
+
+
+def prove(settings: GeneratorSettings, cache: Path) -> GuardrailFiles | None:
+    """What the guardrails stand on, None with `--no-guardrails`.
+
+    Raises:
+        GuardrailsUnavailable: guardrails are on and something is missing, altered or not permitted.
+    """
+    if not settings.guardrails:
+        return None
+    engine = settings.engine or "framework"
+    require_packages(engine)
+    return prove_guardrails(engine, revision=settings.guardrail_revision, cache_dir=cache)
 
 
 def _writable(path: Path) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from cosmos3_serve.generator.batch import Record, sample_failed, sample_state
 from cosmos3_serve.generator.batch_files import BatchFiles
 from cosmos3_serve.generator.delivery import Delivery, job_of
 from cosmos3_serve.generator.engines.job import EngineJob, sample_key
+from cosmos3_serve.generator.guardrails.gate import TextGate
 from cosmos3_serve.generator.ledger import Ledger
 from cosmos3_serve.generator.ports import Clock, EnginePort
 from cosmos3_serve.generator.prefetch import Key, Prefetch
@@ -37,6 +39,7 @@ class Pump:
     on_ended: told the request id whenever samples of it ended.
     wave_limit: samples in a full wave. Twice as many may have inputs on disk, or results to be hashed.
     window_s: how long the engine's own coalescing stays open for a batch that is not full.
+    gate: checks texts before a sample may join a wave; None where guardrails are off.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Pump:
         on_ended: Callable[[str], Awaitable[None]],
         wave_limit: int,
         window_s: float,
+        gate: TextGate | None = None,
     ) -> None:
         self._runner = WaveRunner(engine, clock)
         self._profile = profile
@@ -68,12 +72,13 @@ class Pump:
         self._backlog = backlog = max(4, 2 * wave_limit)
         self._wave_limit = wave_limit
         self._window_s = window_s
+        self._gate = gate
         self._wake = asyncio.Event()
         self._held = False
         self._alarm: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._prefetch = Prefetch(
-            profile, scribe, scheduler, stager, clock, backlog=backlog, end=self._end, wake=self._wake.set
+            profile, scribe, scheduler, stager, clock, backlog=backlog, gate=gate, end=self._end, wake=self._wake.set
         )
         self._departing = 0
         self._quiet_until = 0.0
@@ -90,7 +95,10 @@ class Pump:
         for work in admitted.work:
             work.queued_at = now
             self.works[work.key] = work
-        self._scheduler.offer(admitted.tickets, now, force=True)
+        tickets = admitted.tickets
+        if self._gate is not None:  # none may start before its texts have passed
+            tickets = [replace(ticket, ready=False) for ticket in tickets]
+        self._scheduler.offer(tickets, now, force=True)
         self._wake.set()
 
     async def withdraw(self, request_id: str, code: SampleCode, message: str) -> None:

@@ -19,6 +19,7 @@ import structlog
 
 from cosmos3_serve.contract.wire import APP_NAME
 from cosmos3_serve.errors import Cosmos3Error, GuardrailsUnavailable, Interrupted, ServiceFailure, StartRefused
+from cosmos3_serve.generator.guardrails import GUARD, GUARD_APP
 from cosmos3_serve.generator.prepare import prepare
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.cluster import RayCluster
@@ -28,6 +29,7 @@ from cosmos3_serve.service.signals import Stop, StopSignals
 from cosmos3_serve.service.stages import Stages
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
+from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
 from cosmos3_serve.weights.model_cache import carried, settle_model_cache
 
 log = structlog.get_logger(__name__)
@@ -64,7 +66,7 @@ def run_generator(settings: GeneratorSettings, *, on_ready: OnReady | None = Non
 def _serve(settings: GeneratorSettings, stop: StopSignals, on_ready: OnReady | None) -> None:
     stages = Stages()
     settle_model_cache()
-    settings, checkpoint, revision = prepare(settings)
+    settings, checkpoint, revision, guardrails = prepare(settings)
     stages.done("checks")
     cluster = RayCluster(settings.ray_address, carry=carried(os.environ))
     held: socket.socket | None = None
@@ -77,7 +79,10 @@ def _serve(settings: GeneratorSettings, stop: StopSignals, on_ready: OnReady | N
         cluster.start()
         stages.done("ray")
         stop.install()  # Ray has put handlers of its own in place
-        ingress = _deploy(settings, checkpoint, port, revision)
+        if guardrails is not None and not _deploy_guard(settings, guardrails, cluster, stop):
+            return
+        stages.done("guardrails")
+        ingress = _deploy(settings, checkpoint, guardrails, port, revision)
         stages.done("deployed")
         cluster.record()
         ready = _wait_ready(ingress, settings, cluster, stop, stages)
@@ -99,16 +104,49 @@ def _serve(settings: GeneratorSettings, stop: StopSignals, on_ready: OnReady | N
 # ---- with Ray ------------------------------------------------------------------------------------------------------
 
 
-def _deploy(settings: GeneratorSettings, checkpoint: Checkpoint, port: int, revision: str) -> Any:
+def _deploy_guard(settings: GeneratorSettings, files: GuardrailFiles, cluster: RayCluster, stop: StopSignals) -> bool:
+    """Deploy the text guard and wait until it has loaded and tried out its checkers; False when a signal came first.
+
+    Raises:
+        GuardrailsUnavailable: it does not load. No model was deployed and no GPU touched.
+    """
+    from ray import serve
+
+    from cosmos3_serve.generator.engine_port import serve_status
+    from cosmos3_serve.generator.guardrails.replica import guard_application
+
+    _start_serve()
+    target = serve.RunTarget(guard_application(settings, files), name=GUARD_APP, route_prefix=None)
+    serve.run_many([target], wait_for_applications_running=False)
+    while not stop.wait(POLL_S):
+        cluster.record()
+        overview = serve_status(GUARD_APP, GUARD)
+        if overview["application"] == "RUNNING":
+            return True
+        if overview["application"] in ("DEPLOY_FAILED", "UNHEALTHY"):
+            raise _deploy_failed(overview)
+    return False
+
+
+def _start_serve() -> None:
+    from ray import serve
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its lines are not JSON
+    serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
+
+
+def _deploy(
+    settings: GeneratorSettings, checkpoint: Checkpoint, guardrails: GuardrailFiles | None, port: int, revision: str
+) -> Any:
     """Deploy model and ingress; a handle of the ingress. Does not wait: the ingress answers while weights load."""
     from ray import serve
 
     from cosmos3_serve.generator.ingress import ingress_deployment
     from cosmos3_serve.generator.model import model_deployment
 
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its lines are not JSON
-    serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
-    app = ingress_deployment(settings, checkpoint, model_deployment(settings, checkpoint), port, revision)
+    _start_serve()
+    model = model_deployment(settings, checkpoint, guardrails)
+    app = ingress_deployment(settings, checkpoint, model, port, revision)
     target = serve.RunTarget(app, name=APP_NAME, route_prefix=None)
     (handle,) = serve.run_many([target], wait_for_applications_running=False)
     return handle
@@ -186,7 +224,8 @@ def _deploy_failed(overview: Mapping[str, Any]) -> Cosmos3Error:
     for name, kind in (("GuardrailsUnavailable", GuardrailsUnavailable), ("StartRefused", StartRefused)):
         said = next((line for line in reversed(lines) if f"{name}:" in line), None)
         if said is not None:
-            return kind(said.partition(f"{name}:")[2].strip())
+            words, _, code = said.partition(f"{name}:")[2].strip().removesuffix("]").partition(" [")
+            return kind(words, code=code or None)
     return ServiceFailure(
         f"the deployment did not start: {lines[-1][:300] if lines else overview['application']}",
         code="deploy_failed",
@@ -240,8 +279,9 @@ def _withdraw(cluster: RayCluster) -> None:
         from ray import serve
 
         if ray.is_initialized():
-            with contextlib.suppress(Exception):
-                serve.delete(APP_NAME)
+            for name in (APP_NAME, GUARD_APP):
+                with contextlib.suppress(Exception):
+                    serve.delete(name)
     cluster.stop()
 
 

@@ -1,31 +1,34 @@
-"""The seam for guardrails: what a guard answers, and the guard of an operator who opted out.
+"""The seam for the media check: what a guard answers, and the guard of an operator who opted out.
 
-Checks fail closed: whoever calls a guard turns a raised exception into a failed sample, never into a passed one.
+Checks fail closed: whoever calls a guard turns a raised exception into a failed sample, never into a passed one. Texts
+are checked before a job reaches any engine (`generator/guardrails/gate.py`).
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from cosmos3_serve.errors import GuardrailsUnavailable
 from cosmos3_serve.generator.engines.media import Frames
+from cosmos3_serve.generator.guardrails.record import CheckRecord, guard_record
+from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
 
-Decision = Literal["passed", "blocked", "not_run"]
 
+class MediaGuard(Protocol):
+    """Checks media before anything is written. `configured` says what the operator asked for."""
 
-class Guard(Protocol):
-    """Checks prompts before any accelerator work and media before anything is written.
+    @property
+    def configured(self) -> bool: ...
 
-    `configured` says what the operator asked for; a decision of `not_run` says that nothing was checked.
-    """
+    @property
+    def loaded(self) -> Sequence[CheckRecord]:
+        """A record per check, as it stands where nothing was checked."""
+        ...
 
-    configured: bool
+    def to(self, device: Any) -> None: ...
 
-    def check_prompt(self, text: str) -> Decision: ...
-
-    def check_media(self, frames: Frames) -> tuple[Frames, Decision]:
-        """Frames [T, H, W, 3] as they may be delivered (a check may blur faces), and the decision."""
+    def check_media(self, frames: Frames) -> tuple[Frames, Sequence[CheckRecord]]:
+        """Frames [T, H, W, 3] as they may be delivered (a check may blur faces), and the records."""
         ...
 
 
@@ -33,37 +36,34 @@ class NoGuard:
     """No checks, and says so in every record."""
 
     configured = False
+    loaded = (CheckRecord("media", "not_run"),)
 
-    def check_prompt(self, text: str) -> Decision:
-        return "not_run"
+    def to(self, device: Any) -> None: ...
 
-    def check_media(self, frames: Frames) -> tuple[Frames, Decision]:
-        return frames, "not_run"
+    def check_media(self, frames: Frames) -> tuple[Frames, Sequence[CheckRecord]]:
+        return frames, self.loaded
 
 
-def make_guard(enabled: bool) -> Guard:
-    """The guard for `--guardrails` or `--no-guardrails`.
+def make_guard(files: GuardrailFiles | None) -> MediaGuard:
+    """The guard over what was proved at the start, or none with `--no-guardrails` (None).
 
     Raises:
-        GuardrailsUnavailable: guardrails are on; this engine cannot run them yet, and running without them in silence
-            is what an operator who asked for them must never get.
+        GuardrailsUnavailable: the check cannot be loaded or does not work.
     """
-    if not enabled:
+    if files is None:
         return NoGuard()
-    if find_spec("cosmos_guardrail") is None:
-        reason = "the package cosmos-guardrail is not installed"
-    else:
-        reason = "this version does not run the cosmos-guardrail checks yet"
-    raise GuardrailsUnavailable(
-        f"guardrails are on, but the diffusers engine cannot apply them: {reason}",
-        remedy="start with --no-guardrails to run without checks, or use the framework engine",
-    )
+    from cosmos3_serve.generator.guardrails.faces import load_face_guard
+
+    return load_face_guard(files)
 
 
-def guard_record(guard: Guard, **decisions: Decision) -> dict[str, Any]:
-    """A sample's guardrail record: what was asked for, what ran, what was decided."""
-    return {
-        "configured": guard.configured,
-        "applied": any(decision != "not_run" for decision in decisions.values()),
-        "checks": [{"check": check, "decision": decision} for check, decision in decisions.items()],
-    }
+def upstream_checks(configured: bool, *, modality: str) -> list[CheckRecord]:
+    """What the framework engine checks by itself, inside and after generation; nothing for transfer (source: framework
+    section 7). It says what it blocks and is silent about what it passes, so no decision is claimed for it."""
+    runs = configured and modality != "transfer"
+    return [CheckRecord("output.framework", "upstream" if runs else "not_run")]
+
+
+def engine_record(guard: MediaGuard) -> dict[str, Any]:
+    """What an engine says of itself: `applied` once its checks are loaded and were tried out."""
+    return guard_record(guard.configured, guard.loaded) | {"applied": guard.configured}

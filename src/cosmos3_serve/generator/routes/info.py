@@ -12,7 +12,7 @@ from cosmos3_serve.contract.custom_defaults import defaults_sha256
 from cosmos3_serve.contract.readiness import Check, ReadyReport
 from cosmos3_serve.contract.targets import judge_targets
 from cosmos3_serve.errors import NotReady
-from cosmos3_serve.generator.front import Front, guardrails_effective
+from cosmos3_serve.generator.front import Front
 from cosmos3_serve.service.metrics import CONTENT_TYPE
 from cosmos3_serve.service.problems import problem_message
 
@@ -83,7 +83,7 @@ async def ready_report(front: Front) -> ReadyReport:
         checkpoint_revision=engine.checkpoint_revision if engine else None,
         checkpoint_digest=engine.checkpoint_digest if engine else None,
         weights=engine.weights if engine else "unknown",
-        guardrails_effective=guardrails_effective(engine),
+        guardrails_effective=settings.guardrails and any(c.ok for c in checks if c.name == "guardrails"),
         max_num_seqs=engine.max_num_seqs if engine else None,
         queue_depth=front.desk.stats().depth if front.desk else None,
         custom_defaults=bool(profile.custom_defaults),

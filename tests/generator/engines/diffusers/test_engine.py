@@ -19,6 +19,7 @@ from cosmos3_serve.errors import CheckpointUnavailable, GuardrailsUnavailable, S
 from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
 from cosmos3_serve.generator.engines.diffusers.loader import load_components, pick_device
 from cosmos3_serve.generator.engines.job import EngineJob
+from cosmos3_serve.generator.guardrails.record import CheckRecord
 from cosmos3_serve.weights.checkpoint import Checkpoint
 
 T2I: dict[str, Any] = {"prompt": "x", "model_mode": "text2image", "num_steps": 1}
@@ -42,16 +43,22 @@ def test_info(engine):
     assert set(info.supported_modes) == {
         "text2image", "text2video", "image2video", "video2video", "wam", "forward_dynamics", "inverse_dynamics"
     }  # fmt: skip
-    assert info.guardrails == {"configured": False, "applied": False, "checks": []}
+    assert info.guardrails == {
+        "configured": False, "applied": False, "checks": [{"check": "media", "decision": "not_run"}],
+    }  # fmt: skip
     engine.check()
 
 
-def test_guardrails_on_refuse_before_anything_is_loaded(tmp_path, monkeypatch):
+def test_a_media_check_that_does_not_load_refuses_before_anything_is_loaded(tmp_path, monkeypatch):
+    def refuse(files):
+        raise GuardrailsUnavailable("no filter", code="guardrail_load_failed")
+
+    monkeypatch.setattr("cosmos3_serve.generator.engines.diffusers.engine.make_guard", refuse)
     monkeypatch.setattr(
         "cosmos3_serve.generator.engines.diffusers.engine.load_components", lambda *_: pytest.fail("loaded")
     )
-    with pytest.raises(GuardrailsUnavailable, match="guardrails are on"):
-        DiffusersEngine(tiny_checkpoint(), output_root=tmp_path)
+    with pytest.raises(GuardrailsUnavailable, match="no filter"):
+        DiffusersEngine(tiny_checkpoint(), output_root=tmp_path, guardrails=None)
 
 
 def test_absent_cuda_is_refused(monkeypatch):
@@ -333,47 +340,50 @@ def test_a_full_disk_is_a_failed_sample(engine, root, monkeypatch):
     assert error is not None and error.code is SampleCode.ENGINE_FAILED and "No space left" in error.message
 
 
-class Strict:
-    """A guard with fixed answers; `broken` raises."""
+class MediaGuardDouble:
+    """A scripted double of the media check; `broken` raises, `silent` decides nothing."""
 
     configured = True
+    loaded = (CheckRecord("media.double", "not_run", "scripted double", "0" * 40),)
 
-    def __init__(self, prompt: str = "passed", media: str = "passed") -> None:
-        self.prompt, self.media = prompt, media
+    def __init__(self, media: str) -> None:
+        self.media = media
 
-    def check_prompt(self, text: str) -> Any:
-        if self.prompt == "broken":
-            raise RuntimeError("no model")
-        return self.prompt
+    def to(self, device: Any) -> None: ...
 
     def check_media(self, frames: Any) -> Any:
         if self.media == "broken":
             raise RuntimeError("no model")
-        return frames * 0, self.media
+        if self.media == "silent":
+            return frames, []
+        return frames * 0, [CheckRecord("media.double", self.media, "scripted double", "0" * 40, 1.0)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    "guard, code, decisions",
+    "media, code, decision",
     [
-        (Strict(prompt="blocked"), "guardrail_blocked", ["blocked", "not_run"]),
-        (Strict(prompt="broken"), "guardrail_failed", ["not_run", "not_run"]),
-        (Strict(media="blocked"), "guardrail_blocked", ["passed", "blocked"]),
-        (Strict(media="broken"), "guardrail_failed", ["passed", "not_run"]),
-        (Strict(), None, ["passed", "passed"]),
+        ("blocked", "guardrail_blocked", "blocked"),
+        ("failed", "guardrail_failed", "failed"),
+        ("broken", "guardrail_failed", "failed"),
+        ("silent", "guardrail_failed", "failed"),
+        ("passed", None, "passed"),
+        ("altered", None, "altered"),
     ],
 )
-def test_the_guard_decides_and_a_broken_one_fails_closed(root, monkeypatch, guard, code, decisions):
-    monkeypatch.setattr("cosmos3_serve.generator.engines.diffusers.engine.make_guard", lambda enabled: guard)
+def test_the_guard_decides_and_a_broken_one_fails_closed(root, monkeypatch, media, code, decision):
+    guard = MediaGuardDouble(media)
+    monkeypatch.setattr("cosmos3_serve.generator.engines.diffusers.engine.make_guard", lambda files: guard)
     engine = make_engine(root, monkeypatch)
-    job = make_job(root, f"guard-{guard.prompt}-{guard.media}", **T2I)
+    job = make_job(root, f"guard-{media}", **T2I)
     [result] = generate(engine, job)
     image = Path(job.output_dir) / "vision.jpg"
-    assert [check["decision"] for check in result.guardrails["checks"]] == decisions
+    assert [check["decision"] for check in result.guardrails["checks"]] == [decision]
+    assert result.guardrails["configured"] is True
     if code is not None:
         assert result.error is not None and result.error.code == code
         assert not image.exists()
     else:
-        assert result.guardrails["applied"] is True
+        assert result.guardrails["applied"] is True and result.phases["media_check"] >= 0
         assert not np.asarray(Image.open(image)).any()  # what the guard gave back, not what went in
 
 
@@ -406,7 +416,7 @@ def test_bfloat16_as_on_cuda_runs_every_part(root, files, monkeypatch):
     half = load_components(tiny_checkpoint().path, torch.device("cpu"), torch.bfloat16)
     module = "cosmos3_serve.generator.engines.diffusers.engine.load_components"
     monkeypatch.setattr(module, lambda path, device: half)
-    engine = DiffusersEngine(tiny_checkpoint(), output_root=root, device="cpu", guardrails=False, packing="wave")
+    engine = DiffusersEngine(tiny_checkpoint(), output_root=root, device="cpu", guardrails=None, packing="wave")
     assert engine.info().dtype == "bfloat16"
     action = {"domain_name": "av", "action_chunk_size": 4, "guidance": 2.0, "vision_path": files["image.png"]}
     jobs = [

@@ -24,7 +24,13 @@ from cosmos3_serve.generator.engines.diffusers.loader import (
     settle_threads,
 )
 from cosmos3_serve.generator.engines.diffusers.network import Network
-from cosmos3_serve.generator.engines.diffusers.outputs import Denoised, FailedSample, Finisher, open_directory
+from cosmos3_serve.generator.engines.diffusers.outputs import (
+    Denoised,
+    FailedSample,
+    Finisher,
+    MediaRefused,
+    open_directory,
+)
 from cosmos3_serve.generator.engines.diffusers.prompt import PromptEncoder
 from cosmos3_serve.generator.engines.diffusers.replay import Replay
 from cosmos3_serve.generator.engines.diffusers.run import (
@@ -44,9 +50,10 @@ from cosmos3_serve.generator.engines.diffusers.wave import (
     free_memory,
     is_out_of_memory,
 )
-from cosmos3_serve.generator.engines.guard import Decision, guard_record, make_guard
+from cosmos3_serve.generator.engines.guard import MediaGuard, engine_record, make_guard
 from cosmos3_serve.generator.engines.job import EngineInfo, EngineJob, EngineResult
 from cosmos3_serve.weights.checkpoint import Checkpoint
+from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +67,12 @@ class DiffusersEngine:
     Args:
         output_root: absolute directory that every job's `output_dir` lies below.
         max_num_seqs: most samples in one wave.
+        guardrails: what was proved at the start, or None with `--no-guardrails`. Checks the media; the texts of a job
+            were checked before it came here.
         packing: which samples share a matrix product; default: the wave on CUDA, each its own on a CPU (see `wave`).
 
     Raises:
-        GuardrailsUnavailable: guardrails are on.
+        GuardrailsUnavailable: the media check cannot be loaded or does not work.
         CheckpointUnavailable, StartRefused: the checkpoint does not load, or the device is not there.
     """
 
@@ -74,13 +83,15 @@ class DiffusersEngine:
         output_root: Path,
         max_num_seqs: int = 4,
         device: DeviceChoice = "auto",
-        guardrails: bool = True,
+        guardrails: GuardrailFiles | None,
         packing: Packing | None = None,
     ) -> None:
-        self._guard = make_guard(guardrails)
+        # Before anything else is loaded: a check that does not work must not cost a GPU minute.
+        self._guard: MediaGuard = make_guard(guardrails)
         _require_encoder()
         parts = load_components(checkpoint.path, pick_device(device))
         settle_threads(parts)
+        self._guard.to(parts.device)
         self._checkpoint = checkpoint
         self._root = output_root.resolve()
         self._max_num_seqs = max_num_seqs
@@ -88,9 +99,7 @@ class DiffusersEngine:
         self._replays = parts.device.type == "cuda"
         self._network = Network(parts.transformer, parts.device, parts.temporal)
         codec = Codec(parts.vae, parts.device)
-        self._tools = Tools(
-            parts, self._network, codec, Conditioner(parts, codec), PromptEncoder(parts.tokenizer), self._guard
-        )
+        self._tools = Tools(parts, self._network, codec, Conditioner(parts, codec), PromptEncoder(parts.tokenizer))
         self._finisher = Finisher(codec, self._guard, self._root)
         self._ahead = Ahead()
         self._lock = threading.Lock()
@@ -110,7 +119,7 @@ class DiffusersEngine:
             supported_modes=tuple(str(mode) for mode in SUPPORTED_MODES),
             max_num_seqs=self._max_num_seqs,
             capabilities=capabilities(parts.device),
-            guardrails=guard_record(self._guard),
+            guardrails=engine_record(self._guard),
         )
 
     def load(self, job: EngineJob) -> None:
@@ -150,8 +159,7 @@ class DiffusersEngine:
                 results.append(Denoised(seat.job, seat.latents, seat.wave, phases))
             else:
                 error = seat.error or SampleError(SampleCode.ENGINE_FAILED, "the sample got lost")
-                decisions: dict[str, Decision] = {"prompt": seat.decision, "media": "not_run"}
-                results.append(FailedSample(error, seat.job, seat.wave, phases, decisions))
+                results.append(FailedSample(error, seat.job, seat.wave, phases, self._guard.loaded))
         return results
 
     def finish(self, item: Denoised | FailedSample) -> EngineResult:
@@ -170,9 +178,8 @@ class DiffusersEngine:
                 break
             with self._tools.codec.quiet(wait=True):  # torch's cache must not be emptied while a step is recorded
                 free_memory()
-        media: Decision = "blocked" if failure.sample_code is SampleCode.GUARDRAIL_BLOCKED else "not_run"
-        decisions: dict[str, Decision] = {"prompt": item.latents.prompt_decision, "media": media}
-        return self._finisher.failure(FailedSample(failure, item.job, item.wave, item.phases, decisions))
+        checks = failure.checks if isinstance(failure, MediaRefused) else self._guard.loaded
+        return self._finisher.failure(FailedSample(failure, item.job, item.wave, item.phases, checks))
 
     def check(self) -> None:
         """Raises whatever the device raises when it is no longer usable."""

@@ -7,7 +7,9 @@ root; no absolute server path is written into any file.
 from __future__ import annotations
 
 import json
+import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,12 @@ from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.engines.diffusers.codec import Codec, to_frames
 from cosmos3_serve.generator.engines.diffusers.run import Latents, check_finite, transfer_chunk
 from cosmos3_serve.generator.engines.encode import write_jpeg, write_mp4, write_text
-from cosmos3_serve.generator.engines.guard import Decision, Guard, guard_record
+from cosmos3_serve.generator.engines.guard import MediaGuard
 from cosmos3_serve.generator.engines.job import EngineError, EngineJob, EngineResult, WaveRecord
 from cosmos3_serve.generator.engines.media import Frames
+from cosmos3_serve.generator.guardrails.record import CheckRecord, guard_record
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -44,17 +49,17 @@ class FailedSample(SampleError):
         job: EngineJob,
         wave: WaveRecord,
         phases: dict[str, float],
-        decisions: dict[str, Decision],
+        checks: Sequence[CheckRecord],
     ) -> None:
         super().__init__(error.sample_code, error.detail)
         self.job = job
         self.wave = wave
         self.phases = phases
-        self.decisions = decisions
+        self.checks = tuple(checks)
 
     def __reduce__(self) -> tuple[Any, ...]:
         error = SampleError(self.sample_code, self.detail)
-        return FailedSample, (error, self.job, self.wave, self.phases, self.decisions)
+        return FailedSample, (error, self.job, self.wave, self.phases, self.checks)
 
 
 def public_args(job: EngineJob, root: Path) -> dict[str, Any]:
@@ -94,8 +99,19 @@ def open_directory(job: EngineJob, root: Path) -> Path:
     return directory
 
 
+class MediaRefused(SampleError):
+    """The media may not be delivered; `checks` says which check came to what."""
+
+    def __init__(self, code: SampleCode, detail: str, checks: Sequence[CheckRecord]) -> None:
+        super().__init__(code, detail)
+        self.checks = tuple(checks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MediaRefused, (self.sample_code, self.detail, self.checks)
+
+
 class Finisher:
-    def __init__(self, codec: Codec, guard: Guard, root: Path) -> None:
+    def __init__(self, codec: Codec, guard: MediaGuard, root: Path) -> None:
         self._codec = codec
         self._guard = guard
         self._root = root
@@ -109,7 +125,8 @@ class Finisher:
         frames = self._decode(done.latents)
         self._check_count(done.latents, frames)
         decoded = time.perf_counter()
-        frames, decision = self._checked(frames)
+        frames, checks = self._checked(frames)
+        checked = time.perf_counter()
         directory = Path(done.job.output_dir)
         try:
             files = self._write(directory, done, frames)
@@ -122,13 +139,15 @@ class Finisher:
             raise SampleError(
                 SampleCode.ENGINE_FAILED, f"the result cannot be written: {error.strerror or type(error).__name__}"
             ) from None
-        phases = {"decode": decoded - began, "encode": time.perf_counter() - decoded}
+        phases = {"decode": decoded - began, "encode": time.perf_counter() - checked}
+        if self._guard.configured:
+            phases["media_check"] = checked - decoded
         return EngineResult(
             name=done.job.name,
             outputs=outputs,
             wave=done.wave,
             phases={**done.phases, **phases},
-            guardrails=guard_record(self._guard, prompt=done.latents.prompt_decision, media=decision),
+            guardrails=guard_record(self._guard.configured, checks),
         )
 
     def failure(self, failed: FailedSample) -> EngineResult:
@@ -147,7 +166,7 @@ class Finisher:
             error=EngineError.of(failed),
             wave=failed.wave,
             phases=failed.phases,
-            guardrails=guard_record(self._guard, **failed.decisions),
+            guardrails=guard_record(self._guard.configured, failed.checks),
         )
 
     def _decode(self, latents: Latents) -> Frames:
@@ -167,16 +186,25 @@ class Finisher:
         if len(frames) != expected:
             raise SampleError(SampleCode.OUTPUT_INVALID, f"{len(frames)} frames were made instead of {expected}")
 
-    def _checked(self, frames: Frames) -> tuple[Frames, Decision]:
+    def _checked(self, frames: Frames) -> tuple[Frames, Sequence[CheckRecord]]:
         try:
-            frames, decision = self._guard.check_media(frames)
+            frames, checks = self._guard.check_media(frames)
+            if self._guard.configured and all(check.decision in ("not_run", "upstream") for check in checks):
+                raise ValueError("no check decided")
         except Exception as error:  # whatever broke, nothing was checked: fail closed
-            raise SampleError(
-                SampleCode.GUARDRAIL_FAILED, f"the result could not be checked ({type(error).__name__})"
+            log.error("the media check failed (%s)", type(error).__name__)
+            failed = [CheckRecord(c.check, "failed", c.checker, c.revision) for c in self._guard.loaded if c.checker]
+            raise MediaRefused(
+                SampleCode.GUARDRAIL_FAILED, f"the result could not be checked ({type(error).__name__})", failed
             ) from None
-        if decision == "blocked":
-            raise SampleError(SampleCode.GUARDRAIL_BLOCKED, "the result was blocked by the guardrails")
-        return frames, decision
+        if any(check.decision in ("blocked", "failed") for check in checks):
+            blocked = any(check.decision == "blocked" for check in checks)
+            raise MediaRefused(
+                SampleCode.GUARDRAIL_BLOCKED if blocked else SampleCode.GUARDRAIL_FAILED,
+                "the result was blocked by the guardrails" if blocked else "the result could not be checked",
+                checks,
+            )
+        return frames, checks
 
     def _write(self, directory: Path, done: Denoised, frames: Frames) -> list[str]:
         sample, transfer = done.latents.sample, done.latents.transfer

@@ -21,7 +21,6 @@ from cosmos3_serve.generator.engines.diffusers.loader import Components
 from cosmos3_serve.generator.engines.diffusers.network import Network, Prefix
 from cosmos3_serve.generator.engines.diffusers.prompt import PromptEncoder, action_caption
 from cosmos3_serve.generator.engines.diffusers.transfer import Transfer, transfer_clips
-from cosmos3_serve.generator.engines.guard import Decision, Guard
 from cosmos3_serve.generator.engines.job import EngineJob
 from cosmos3_serve.generator.engines.media import Frames, invalid
 
@@ -57,7 +56,6 @@ class Latents:
     """What denoising leaves: latents [1, C, t, h, w] of the (last) pass, and what decoding needs beside them."""
 
     sample: ResolvedSample
-    prompt_decision: Decision
     latents: torch.Tensor
     action: torch.Tensor | None
     action_width: int
@@ -69,12 +67,11 @@ class Run:
     """A prepared sample. `advance` after each step; `result` once `done`."""
 
     def __init__(
-        self, job: EngineJob, sample: ResolvedSample, tools: Tools, prompts: Prompts, decision: Decision,
+        self, job: EngineJob, sample: ResolvedSample, tools: Tools, prompts: Prompts,
         *, start: Start | None = None, transfer: Transfer | None = None,
     ) -> None:  # fmt: skip
         self.job = job
         self.sample = sample
-        self.prompt_decision = decision
         self._tools = tools
         self._prompts = prompts
         self._transfer = transfer
@@ -113,7 +110,6 @@ class Run:
         action = self.current.start.action
         return Latents(
             self.sample,
-            self.prompt_decision,
             self.current.latents,
             self.current.action,
             action.width if action else 0,
@@ -158,7 +154,6 @@ class Tools:
     codec: Codec
     conditioner: Conditioner
     encoder: PromptEncoder
-    guard: Guard
 
 
 def media_of(sample: ResolvedSample, conditioner: Conditioner) -> list[Wanted]:
@@ -176,13 +171,13 @@ def media_of(sample: ResolvedSample, conditioner: Conditioner) -> list[Wanted]:
 
 
 def prepare(job: EngineJob, tools: Tools, prefixes: Prefixes, take: Take = Wanted.read) -> Run:
-    """Take the sample's media, check its prompt, draw its noise.
+    """Take the sample's media, encode its prompt, draw its noise.
 
     Args:
         take: gives the media of `media_of`; default: reads them here and now.
 
     Raises:
-        SampleError: `input_invalid`, `guardrail_blocked` or `guardrail_failed`.
+        SampleError: `input_invalid` or `staging_failed`.
     """
     sample = read_sample(job)
     assert sample.seed is not None
@@ -191,9 +186,8 @@ def prepare(job: EngineJob, tools: Tools, prefixes: Prefixes, take: Take = Wante
         said = sample.model_copy(update={"fps": max(1, round(transfer.fps))})
         text = prompt_text(said, size=transfer.size, num_frames=transfer.chunk)
         negative = negative_text(said, size=transfer.size, num_frames=transfer.chunk)
-        decision = _checked(tools.guard, text)
         prompts = _prompts(sample, tools, prefixes, text, negative)
-        return Run(job, sample, tools, prompts, decision, transfer=transfer)
+        return Run(job, sample, tools, prompts, transfer=transfer)
     if sample.modality == "action":
         start, canvas = tools.conditioner.action(sample, sample.seed, take)
         frames = sample.action_chunk_size + 1
@@ -205,8 +199,7 @@ def prepare(job: EngineJob, tools: Tools, prefixes: Prefixes, take: Take = Wante
     else:
         text, negative = prompt_text(sample), negative_text(sample)
         start = tools.conditioner.vision(sample, sample.seed, take)
-    decision = _checked(tools.guard, text)
-    return Run(job, sample, tools, _prompts(sample, tools, prefixes, text, negative), decision, start=start)
+    return Run(job, sample, tools, _prompts(sample, tools, prefixes, text, negative), start=start)
 
 
 def read_sample(job: EngineJob) -> ResolvedSample:
@@ -238,18 +231,6 @@ def read_sample(job: EngineJob) -> ResolvedSample:
         if path is not None and not Path(path).is_file():
             raise SampleError(SampleCode.STAGING_FAILED, f"{field}: the staged file is gone")
     return sample
-
-
-def _checked(guard: Guard, text: str) -> Decision:
-    try:
-        decision = guard.check_prompt(text)
-    except Exception as error:  # whatever broke, nothing was checked: fail closed
-        raise SampleError(
-            SampleCode.GUARDRAIL_FAILED, f"the prompt could not be checked ({type(error).__name__})"
-        ) from None
-    if decision == "blocked":
-        raise SampleError(SampleCode.GUARDRAIL_BLOCKED, "the prompt was blocked by the guardrails")
-    return decision
 
 
 def _prompts(sample: ResolvedSample, tools: Tools, prefixes: Prefixes, text: str, negative: str) -> Prompts:

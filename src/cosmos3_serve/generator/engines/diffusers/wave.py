@@ -25,7 +25,6 @@ from cosmos3_serve.errors import Cosmos3Error, SampleCode, SampleError
 from cosmos3_serve.generator.engines.diffusers.network import Network
 from cosmos3_serve.generator.engines.diffusers.replay import Replay
 from cosmos3_serve.generator.engines.diffusers.run import Latents, Prefixes, Run
-from cosmos3_serve.generator.engines.guard import Decision
 from cosmos3_serve.generator.engines.job import EngineJob, WaveRecord
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,6 @@ class Seat:
     run: Run | None = None
     latents: Latents | None = None
     error: SampleError | None = None
-    decision: Decision = "not_run"  # of the guard about the prompt
     prepare_s: float = 0.0
     inference_s: float = 0.0
 
@@ -92,11 +90,8 @@ class Wave:
         began = time.perf_counter()
         try:
             seat.run = self._prepare_run(seat.job, self._prefixes)
-            seat.decision = seat.run.prompt_decision
         except Exception as error:
             seat.error = self._verdict(error, "preparing")
-            if seat.error.sample_code is SampleCode.GUARDRAIL_BLOCKED:
-                seat.decision = "blocked"
         if seat.error is not None and seat.error.sample_code is SampleCode.OUT_OF_MEMORY and not last_chance:
             self._free()
             seat.error = None
