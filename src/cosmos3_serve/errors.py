@@ -217,7 +217,7 @@ class StartRefused(Refusal):
 
 class GuardrailsUnavailable(StartRefused):
     code, title = "guardrails_unavailable", "Guardrails unavailable"
-    default_remedy = "see docs/guardrails.md; --no-guardrails starts without checks, and is recorded in every result"
+    default_remedy = "see Guardrails in docs/operations.md; --no-guardrails starts without checks, which is recorded"
 
 
 class CheckpointUnavailable(StartRefused):

@@ -25,8 +25,11 @@ from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
 
 # Samples whose texts are judged in one go: they are released together, so that they can share a wave.
 TOGETHER = 8
-CALLS = 64
+WINDOW_S = 0.01
+CALLS = 64  # at once; more wait in Serve
 
+Texts = list[tuple[str, str]]
+Answer = list[dict[str, Any]]
 Load = Callable[[GuardrailFiles, Controversial], list[TextChecker]]
 
 
@@ -46,25 +49,43 @@ class GuardReplica:
         self._timeout_s = settings.guardrail_timeout_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="text-guard")
         self._since: float | None = None
+        self._waiting: list[tuple[Texts, asyncio.Future[Answer]]] = []
+        self._working: asyncio.Task[None] | None = None
 
     async def names(self) -> list[str]:
         return self._guard.names
 
-    async def check(self, texts: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    async def check(self, texts: Texts) -> Answer:
         """The records of one sample's texts, as JSON."""
-        result: list[dict[str, Any]] = await self._together(texts)
-        return result
+        place: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((texts, place))
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work())
+        return await place
 
-    @serve.batch(max_batch_size=TOGETHER, batch_wait_timeout_s=0.01)  # type: ignore[untyped-decorator]
-    async def _together(self, samples: list[list[tuple[str, str]]]) -> list[list[dict[str, Any]]]:
-        self._since = time.monotonic()
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._judged, samples)
-        finally:
-            self._since = None
+    async def _work(self) -> None:
+        """Judge what waits, a few samples at a time, each few released together."""
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            await asyncio.sleep(WINDOW_S)
+            taken = [entry for entry in self._waiting[:TOGETHER] if not entry[1].done()]  # done: its caller left
+            del self._waiting[:TOGETHER]
+            if not taken:
+                continue
+            try:
+                answers: list[Answer] = await loop.run_in_executor(self._thread, self._judged, [t for t, _ in taken])
+            except Exception as error:
+                for _, place in taken:
+                    if not place.done():
+                        place.set_exception(error)
+                continue
+            finally:
+                self._since = None
+            for (_, place), answer in zip(taken, answers, strict=True):
+                if not place.done():
+                    place.set_result(answer)
 
-    def _judged(self, samples: list[list[tuple[str, str]]]) -> list[list[dict[str, Any]]]:
+    def _judged(self, samples: list[Texts]) -> list[Answer]:
         answers = []
         for texts in samples:
             self._since = time.monotonic()

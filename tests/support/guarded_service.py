@@ -1,0 +1,61 @@
+"""A real generator service with guardrails on, over a stub Hub and doubles of what is gated. For tests alone.
+
+Everything between the settings and the record is the product's: probe, fetch, hashes, tokenizer data, the text guard in
+Serve, the gate, the media check's place in the engine. Doubles: the Hub, the packages' presence, both text checkers and
+the face filter (`support/packages`). No setting of the product leads here: this module is run in the service's place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from support.guard import CheckerDouble
+
+from cosmos3_serve.errors import Cosmos3Error, GuardrailsUnavailable
+from cosmos3_serve.generator.guardrails import replica
+from cosmos3_serve.generator.local import LocalGenerator
+
+BROKEN_ENV = "COSMOS3_TEST_BROKEN_CHECKERS"
+
+
+def load_doubles(files: object, controversial: str) -> list[CheckerDouble]:
+    if os.environ.get(BROKEN_ENV):
+        raise GuardrailsUnavailable("the double is told not to load", code="guardrail_selftest")
+    return [CheckerDouble("words"), CheckerDouble("model")]
+
+
+class GuardedGenerator(LocalGenerator):
+    """A `LocalGenerator` that runs this module."""
+
+    module = "support.guarded_service"
+
+    def defaults(self, cache_dir: Path, name: str) -> dict[str, str]:
+        tests = Path(__file__).parents[1]
+        path = [str(tests), str(tests / "support" / "packages"), os.environ.get("PYTHONPATH", "")]
+        return super().defaults(cache_dir, name) | {
+            "NPA_COSMOS3_RAY_GUARDRAILS": "true",
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        }
+
+
+def main() -> None:
+    from support.guarded_service import load_doubles as by_name  # so that workers find it by its module
+
+    from cosmos3_serve.generator import prepare, serve
+    from cosmos3_serve.settings import GeneratorSettings
+
+    prepare.require_packages = lambda engine: None
+    replica.guard_application = partial(replica.guard_application, load=by_name)
+    try:
+        serve.run_generator(GeneratorSettings.load())
+    except Cosmos3Error as refused:
+        print(json.dumps(refused.as_problem()), file=sys.stderr)
+        sys.exit(refused.exit_code)
+
+
+if __name__ == "__main__":
+    main()
