@@ -194,10 +194,12 @@ def _guardrails(record: SampleRecord | None, configured: bool | None) -> str:
         return "guardrails unknown"
     if not configured:
         return "guardrails off"
-    checks = (record.guardrails.get("checks") or record.guardrails.get("applied")) if record else None
-    if record and record.code == "guardrail_blocked":
-        return "guardrails blocked"
-    return f"guardrails: {len(checks)} applied" if isinstance(checks, list) and checks else "guardrails on, no record"
+    if record and record.code in ("guardrail_blocked", "guardrail_failed"):
+        return f"guardrails {record.code.removeprefix('guardrail_')}"
+    checks = record.guardrails.get("checks") if record else None
+    rows = [row for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
+    decided = sum(row.get("decision") in ("passed", "altered", "blocked") for row in rows)
+    return f"guardrails: {decided} applied" if decided else "guardrails on, no record"
 
 
 def _matrix(action: object) -> tuple[int, int] | None:
