@@ -28,6 +28,7 @@ MEDIA = {
 
 # File, and what stands there as the code: the failure is another's, told again.
 PASSED_ON = {
+    ("cli/golden_service.py", "code"),
     ("client/outcome.py", "error.stable_code"),
     ("client/problem.py", "code"),
     ("client/reasoner.py", "code if isinstance(code, str) and code else None"),
