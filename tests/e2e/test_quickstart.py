@@ -10,21 +10,13 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from support.fleet import until
+from support.fleet import need_engine, until
 from support.processes import left_after, marked, new_mark
-
-from cosmos3_serve.cli import second_act
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 KEYS = {"publication", "provenance", "samples", "artifacts", "contact_sheet", "engine", "weights", "seconds"}
 TESTS = Path(__file__).parents[1]
 SECOND_ACT = TESTS / "support" / "second_act.py"
-
-
-def need_engine() -> None:
-    """Where this machine has no vLLM: skip, with what to do; in CI, where nobody reads skips, fail."""
-    if reason := second_act.missing():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
 
 
 def command(workdir: Path, *more: str) -> list[str]:

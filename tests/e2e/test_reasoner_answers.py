@@ -6,6 +6,7 @@ Nothing here breaks the fleet; what does is in `test_reasoner_deaths`, which pyt
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,20 @@ import openai
 import psutil
 import pytest
 from support.gateway import CHAT, about, text, world
-from support.real_fleet import ASKED, TOKENS, TOLD, RealFleet, are_in_flight, held_up, home_of, session_of, until, video
+from support.readme import ask_as_written
+from support.real_fleet import (
+    ASKED,
+    TOKENS,
+    TOLD,
+    RealFleet,
+    are_in_flight,
+    held_up,
+    home_of,
+    numbers,
+    session_of,
+    until,
+    video,
+)
 
 from cosmos3_serve.client import reasoner_smoke
 from cosmos3_serve.client.reasoner import Reasoner
@@ -30,6 +44,11 @@ LONG = "word " * 6_500  # most of a step of the engine, some seconds of prefill
 INNER = (
     ("GET", "/version"), ("GET", "/load"), ("GET", "/ping"), ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("POST", "/v1/completions"), ("POST", "/v1/responses"), ("POST", "/v1/messages"), ("POST", "/reset_mm_cache"),
+)  # fmt: skip
+FIGURES = (
+    "vllm:num_requests_running", "vllm:prompt_tokens_total", "vllm:generation_tokens_total",
+    "vllm:mm_cache_queries_total", "vllm:mm_cache_hits_total", "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total", "vllm:time_to_first_token_seconds_count", "vllm:inter_token_latency_seconds_count",
 )  # fmt: skip
 SERVES = ("/-/healthz", "/-/routes", "/docs", "/openapi.json")
 
@@ -133,6 +152,36 @@ async def test_smoke_passes(reasoner: RealFleet) -> None:
         found = await reasoner_smoke.smoke(client, seconds=6)
     assert found["video_tokens"] > 1000
     assert found["description"]
+
+
+@pytest.mark.slow  # until it has been run; `test_readme` runs the same block against stubs
+async def test_the_readme_s_code_asks_as_written(reasoner: RealFleet, tmp_path: Path) -> None:
+    clip = base64.b64decode(video(960).partition(",")[2])
+    said = await asyncio.to_thread(ask_as_written, reasoner.url, TOKENS["one"], tmp_path, clip)
+    first, second = (line[-3:] for line in said if line and line[-1].startswith("replica-"))
+    assert (first[:2], second[:2]) == (["new", "miss"], ["hit", "hit"])
+    assert first[2] == second[2]
+
+
+@pytest.mark.slow  # until it has been run
+async def test_the_gateways_show_the_engines_own_figures(reasoner: RealFleet) -> None:
+    await reasoner.ask([about(video(970), f"question {n}", **ASKED) for n in range(4)])
+    await reasoner.idle()
+    async with reasoner.client() as http:
+
+        async def the_same() -> bool:
+            shown, told = (await http.get("/metrics")).text, await reasoner.figures()
+            return all(
+                numbers(shown, f'{name}{{replica="{replica}"').total() == rows[name]
+                for replica, rows in told.items()
+                for name in FIGURES
+            )
+
+        await until(the_same, 30)  # engines are asked at most once in five seconds
+        shown = (await http.get("/metrics")).text
+    for replica in ("replica-0", "replica-1"):
+        assert numbers(shown, f'vllm:generation_tokens_total{{replica="{replica}"').total() > 0
+        assert f'vllm:kv_cache_usage_perc{{replica="{replica}"' in shown
 
 
 async def test_explained_frames_cost_what_the_engine_counts(reasoner: RealFleet) -> None:

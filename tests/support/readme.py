@@ -32,7 +32,7 @@ def run(language: str, code: str, folder: Path, environ: Mapping[str, str] | Non
 
 
 def ask_as_written(endpoint: str, token: str, folder: Path, clip: bytes) -> list[list[str]]:
-    """Run the block that asks a reasoner; the words of what it printed, line by line."""
+    """Run the block that asks a reasoner; the words of what it printed, line by line. Blocking."""
     ((language, code),) = blocks("run: reasoner")
     (folder / "clip.mp4").write_bytes(clip)
     environ = {"COSMOS3_REASONER_ENDPOINT": endpoint, "COSMOS3_REASONER_TOKEN": token, "NO_PROXY": "127.0.0.1"}
