@@ -266,6 +266,17 @@ def test_a_partial_batch_needs_a_word(recover: Recover, root: Path, tmp_path: Pa
     assert not list((tmp_path / "out/artifacts").rglob("c/*"))
 
 
+def test_a_sample_that_never_began_has_failed_and_is_no_mismatch(recover: Recover, root: Path, tmp_path: Path) -> None:
+    """As the diffusers engine leaves one that was cancelled before its first step: outputs without args."""
+    home = root / REQUEST / "a"
+    for name in ("sample_args.json", "vision.jpg"):
+        (home / name).unlink()
+    refused(recover, "native_file_missing", tmp_path)  # a success without its args is no success
+    edit(home / "sample_outputs.json", "status", to="error")
+    refused(recover, "native_batch_partial", tmp_path)
+    assert recover(allow_partial=True).manifest["missing"] == ["a"]
+
+
 def test_nothing_at_all_is_never_published(recover: Recover, root: Path, tmp_path: Path) -> None:
     for sample in "abc":
         edit(root / REQUEST / sample / "sample_outputs.json", "status", to="skip")

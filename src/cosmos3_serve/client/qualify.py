@@ -120,6 +120,8 @@ class DirectoryQualifier:
             self._check_name(file, entry)
         if not mine or set(mine) == {SAMPLE_ARGS}:
             raise NativeProblem("native_sample_missing", "the engine left no result of it")
+        if set(mine) == {SAMPLE_OUTPUTS}:
+            await self._never_began(home, name, mine)
         (args, args_file), (outputs, outputs_file) = [
             await self._record(home, file, mine) for file in (SAMPLE_ARGS, SAMPLE_OUTPUTS)
         ]
@@ -134,6 +136,15 @@ class DirectoryQualifier:
         files = [self._native(item, name) for item in (args_file, outputs_file)]
         files += [self._native((artifact.path, artifact.bytes, artifact.sha256), name) for artifact in artifacts]
         self.found.natives += files
+
+    async def _never_began(self, home: str, name: str, mine: Mapping[str, Entry]) -> None:
+        """Our engine keeps no args of a sample that it never began (cancelled before its first step)."""
+        outputs, _ = await self._record(home, SAMPLE_OUTPUTS, mine)
+        result = outputs if isinstance(outputs, dict) else {}
+        args = result.get("args")
+        status = result.get("status")
+        if isinstance(args, dict) and args.get("name") == name and status in ("error", "skip"):
+            raise NativeProblem("native_sample_failed", f"status is {status}: {result.get('message')}", SAMPLE_OUTPUTS)
 
     def _check_name(self, file: str, entry: Entry) -> None:
         if entry.kind == "link":
