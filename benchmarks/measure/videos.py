@@ -42,13 +42,13 @@ def moving_video(seconds: float, seed: int, *, width: int = WIDTH, height: int =
     """A textured picture that drifts, as H.264 in MP4 at 30 frames a second; another `seed`, another content."""
     random = np.random.default_rng(seed)
     # A window that moves over a larger picture: cheap to make, and every frame is another one.
-    small = random.integers(0, 255, (height // 4, width // 4, 3), dtype=np.uint8)
-    picture = small.repeat(8, axis=0).repeat(8, axis=1)
+    small = random.integers(0, 255, (height // 16, width // 16, 3), dtype=np.uint8)
+    picture = small.repeat(32, axis=0).repeat(32, axis=1)
     out = io.BytesIO()
     with av.open(out, "w", format="mp4") as container:
         stream: Any = container.add_stream("libx264", rate=FPS)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.options = {"preset": "ultrafast", "crf": "23", "bf": "0"}
+        stream.options = {"preset": "ultrafast", "crf": "28", "bf": "0"}
         stream.codec_context.thread_count = 1
         for number in range(round(seconds * FPS)):
             down, across = (2 * number) % height, (3 * number) % width
