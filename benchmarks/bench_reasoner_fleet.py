@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from measure.fleet import AFFINITY, ROUND_ROBIN, clips, fleet, measured, profile_section
+from measure.fleet import AFFINITY, REPLICAS, ROUND_ROBIN, clips, fleet, measured, profile_section
 from measure.result import RESULTS, Section, quiet, report
 from measure.warm import warm_section
 
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         quiet(chosen.max_load)
         found: dict[str, dict[str, Any]] = {}
         for number, routing in enumerate((AFFINITY, ROUND_ROBIN)):
-            fresh = clips(videos, CLIP_S, seed=number)
+            fresh = clips(videos + REPLICAS, CLIP_S, seed=number)
             with fleet(base, routing) as service:
                 found[routing] = measured(service, fresh, questions, AT_ONCE)
                 if routing == AFFINITY:
