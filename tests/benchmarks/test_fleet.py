@@ -1,4 +1,4 @@
-"""The fleet's benchmark takes an answer only if it is whole and says what was asked of it; a warm one only if it was."""
+"""The benchmark of the fleet takes an answer only if it is whole, and a warm one only if it was warm."""
 
 from __future__ import annotations
 
