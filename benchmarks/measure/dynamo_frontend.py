@@ -23,8 +23,13 @@ PYTHON_ENV = "COSMOS3_DYNAMO_PYTHON"
 ASK = "from importlib.metadata import version; print(version('ai-dynamo'))"
 START_S = 90.0
 WORKERS = 2
-# Bodies of 8 MiB of video need no more than the defaults; set so that a default that shrinks does not end a run.
-LIMITS = {"DYN_HTTP_BODY_LIMIT_MB": "64", "DYN_MM_MAX_DATA_URL_MB": "32"}
+# Room for bodies of 8 MiB of video, and time for 64 of them at once on a small machine.
+LIMITS = {
+    "DYN_HTTP_BODY_LIMIT_MB": "64",
+    "DYN_MM_MAX_DATA_URL_MB": "32",
+    "DYN_TCP_REQUEST_TIMEOUT": "110",
+    "DYN_HTTP_BACKEND_STREAM_TIMEOUT_SECS": "110",
+}
 
 
 def find() -> tuple[Path, str] | None:

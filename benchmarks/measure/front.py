@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 from measure import dynamo_frontend, stub_engine, videos
 from measure.processes import cpu_s, tree
-from measure.result import Section, demand, quantile
+from measure.result import InvalidRun, Section, demand, quantile
 
 from cosmos3_serve.reasoner.local import LocalReasoner
 from cosmos3_serve.reasoner.setup import MODEL_NAME
@@ -165,8 +165,8 @@ def service(stack: ExitStack, base: Path, environ: Mapping[str, str] | None = No
     return ours, [replica["url"] for replica in ours.replicas]
 
 
-def doors(stack: ExitStack, base: Path) -> list[Door]:
-    ours, urls = service(stack, base / "ours")
+def doors(stack: ExitStack, base: Path, environ: Mapping[str, str]) -> list[Door]:
+    ours, urls = service(stack, base / "ours", environ)
     engines = [int(replica["engine"]["engine_pid"]) for replica in ours.replicas]
 
     def asked() -> int:
@@ -210,9 +210,18 @@ def warm(load: Load, door: Door, kind: Kind) -> None:
             time.sleep(0.5)
 
 
-def front(base: Path, *, seconds: float, repeats: int, concurrency: list[int], which: list[str]) -> list[Section]:
+def front(
+    base: Path,
+    *,
+    seconds: float,
+    repeats: int,
+    concurrency: list[int],
+    which: list[str],
+    environ: Mapping[str, str] | None = None,
+) -> list[Section]:
+    """`environ`: settings of the service besides."""
     with ExitStack() as stack:
-        every = doors(stack, base)
+        every = doors(stack, base, environ or {})
         load = Load()
         stack.callback(load.close)
         asks = kinds(base / "bodies", which)
@@ -224,10 +233,21 @@ def front(base: Path, *, seconds: float, repeats: int, concurrency: list[int], w
             for kind in asks:
                 for at_once in concurrency:
                     for door in every if repeat % 2 == 0 else every[::-1]:
-                        cell = load.cell(door, kind, at_once, seconds)
+                        cell = attempt(load, door, kind, at_once, seconds)
                         cells.setdefault((kind.name, at_once, door.name), []).append(cell)
     note = NOTE.format(repeats=repeats, seconds=seconds, gap=1000 * stub_engine.GAP_S)
     return [table(note, cells), aims(cells)]
+
+
+def attempt(load: Load, door: Door, kind: Kind, at_once: int, seconds: float) -> dict[str, Any]:
+    """A cell. What fails at the rival's is its own result, told without figures; anything of ours ends the run."""
+    try:
+        return load.cell(door, kind, at_once, seconds)
+    except InvalidRun as reason:
+        if door.name != DYNAMO:
+            raise
+        time.sleep(5)  # what it still works on must not count in the next cell
+        return {"failed": str(reason)}
 
 
 def _spread(cells: list[dict[str, Any]], name: str, digits: int) -> str:
@@ -239,6 +259,10 @@ def table(note: str, cells: Mapping[tuple[str, int, str], list[dict[str, Any]]])
     rows: list[list[Any]] = [["request", "at once", "system", "CPU ms per request", "req/s", "p50 ms", "p99 ms"]]
     figures = []
     for (kind, at_once, door), found in sorted(cells.items(), key=lambda cell: (cell[0][0], cell[0][1])):
+        if any("failed" in cell for cell in found):
+            rows.append([kind, at_once, door, "no figures: answers failed", "", "", ""])
+            figures.append({"request": kind, "at_once": at_once, "system": door, "repeats": found})
+            continue
         rows.append(
             [kind, at_once, door, _spread(found, "cpu_ms", 2), _spread(found, "req_s", 0),
              _spread(found, "p50_ms", 1), _spread(found, "p99_ms", 1)]
@@ -254,6 +278,8 @@ def aims(cells: Mapping[tuple[str, int, str], list[dict[str, Any]]]) -> Section:
     limits = {TEXT: 1.2, ONE: 0.25}
     for (kind, at_once, door), ours in sorted(cells.items(), key=lambda cell: (cell[0][0], cell[0][1])):
         theirs = cells.get((kind, at_once, DYNAMO))
+        if theirs is not None and any("failed" in cell for cell in theirs):
+            theirs = None
         if door != OURS or kind not in (TEXT, ONE, STREAM) or (kind != STREAM and theirs is None):
             continue
         if kind == STREAM:
