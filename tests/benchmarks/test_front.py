@@ -133,3 +133,23 @@ def test_the_stub_refuses_by_name_what_it_does_not_hold() -> None:
     assert said == ["missed", "sent", "named"]
     assert stub_engine.taken({"messages": [{"content": "hello"}]}) == "text"
     assert json.loads(stub_engine.whole(2, True).partition(b"\r\n\r\n")[2])["usage"]["completion_tokens"] == 2
+
+
+def test_a_rivals_failure_is_told_without_figures_and_ours_ends_the_run() -> None:
+    class Broken:
+        def cell(self, *_: Any) -> dict[str, Any]:
+            raise InvalidRun("9 failed")
+
+    def door(name: str) -> Door:
+        return Door(name, "h", 1, "m", {}, list, list, int)
+
+    kind = Kind(front.TEXT, lambda _: [])
+    for name in (front.OURS, front.PLAIN):
+        with pytest.raises(InvalidRun):
+            front.attempt(Broken(), door(name), kind, 1, 0.1)  # type: ignore[arg-type]
+    failed = {"failed": "9 failed"}
+    good = {"cpu_ms": 1.0, "req_s": 2.0, "p50_ms": 3.0, "p99_ms": 4.0}
+    cells = {(front.TEXT, 1, front.OURS): [good, good], (front.TEXT, 1, front.DYNAMO): [good, failed]}
+    rows = [list(row) for row in front.table("", cells).rows]
+    assert [front.TEXT, 1, front.DYNAMO, "no figures: answers failed", "", "", ""] in rows
+    assert len(front.aims(cells).rows) == 1, "nothing to compare with"
