@@ -284,7 +284,7 @@ def test_nothing_at_all_is_never_published(recover: Recover, root: Path, tmp_pat
     shutil.rmtree(root / REQUEST)
     (root / "other").mkdir()
     (root / "other" / "x").write_text("x")
-    refused(recover, "native_extra_file", tmp_path)
+    refused(recover, "native_outputs_missing", tmp_path)  # a root that holds other requests only
     shutil.rmtree(root / "other")
     refused(recover, "native_outputs_missing", tmp_path)
 

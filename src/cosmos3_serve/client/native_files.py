@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,15 +118,19 @@ class Natives:
     entries: dict[str, Entry] = field(default_factory=dict)
 
     @classmethod
-    async def open(cls, tree: Tree, request_id: str) -> Natives:
+    async def open(cls, tree: Tree, request_id: str, names: Sequence[str]) -> Natives:
         """
+        Args:
+            names: the requested samples; a copy of the request's folder is known by holding at least one of them.
+
         Raises:
             Refusal: code `native_outputs_missing`: nothing of the request is there.
             LimitExceeded, StorageFailure.
         """
         root = await tree.has(request_id)
         natives = cls(tree, "" if root else f"{request_id}/")
-        entries = await tree.walk(request_id if root else "")
+        folder = root or any([await tree.has(name) for name in names])
+        entries = await tree.walk(request_id if root else "") if folder else []
         natives.entries = {f"{request_id}/{entry.path}": entry for entry in entries}
         if not entries:
             raise Refusal(

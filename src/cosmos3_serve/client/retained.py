@@ -102,7 +102,7 @@ async def gather(
 
 async def _from_copy(order: RecoverOrder, origin: Origin, spool: Path, environ: Mapping[str, str]) -> Retained:
     request_id, source = origin.request.request_id, order.source.strip()
-    natives = await Natives.open(await _tree(source, environ), request_id)
+    natives = await Natives.open(await _tree(source, environ), request_id, origin.request.names)
     response = await natives.ledger_response(request_id, follow.MAX_RESPONSE_BYTES)
     qualifier = DirectoryQualifier(origin.request, natives, await _hashes(order, request_id, environ))
     found = await qualifier.run(response, _expected(order, origin))
