@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 from support.baseline_server import BaselineServer
+from support.s3 import LocalS3, keys_of
 
 from cosmos3_serve.cli import main
 from cosmos3_serve.cli.golden_service import _refusal, service_flags, start_ticks
@@ -60,6 +61,26 @@ def test_a_running_service_is_evaluated_and_never_called_pass_for_what_it_does_n
         assert evaluate(server, tmp_path / "b", "--expect", AS_THE_DOUBLE_IS)[0] == 0
 
 
+def test_it_publishes_where_it_is_told_and_reads_back_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LocalS3() as s3, BaselineServer(tmp_path / "server") as server:
+        s3.create_bucket("owned")
+        for name, value in s3.environ.items():
+            monkeypatch.setenv(name, value)
+        code, result = evaluate(server, tmp_path / "a", "--publish", "s3://owned/golden/")
+        assert (code, result["status"], result["publication"]) == (3, AS_THE_DOUBLE_IS, "s3://owned/golden/")
+        assert "golden/provenance.json" in keys_of(s3.environ, "owned") and len(result["images"]) == 2
+        assert not (tmp_path / "a" / "publication").exists()
+
+
+def test_without_a_token_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NPA_COSMOS3_RAY_TOKEN")
+    folder = tmp_path / "e"
+    assert run("run", NAME, "--endpoint", "http://127.0.0.1:9", "--evidence-dir", str(folder)) == 2
+    assert not folder.exists()
+
+
 def test_a_device_other_than_asked_for_is_refused_before_anything_is_generated(tmp_path: Path) -> None:
     with BaselineServer(tmp_path / "server") as server:
         code, result = evaluate(server, tmp_path / "a", "--target", "sm_120")
@@ -105,7 +126,7 @@ def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path) -> None
 def test_the_target_of_another_machine_is_refused_before_a_service_is_started(tmp_path: Path) -> None:
     flags = ["--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails", "--device", "cpu"]
     assert run("run", NAME, *flags, "--target", "sm_120", "--evidence-dir", str(tmp_path / "e")) == 3
-    assert list((tmp_path / "e").iterdir()) == []
+    assert not (tmp_path / "e").exists()
 
 
 def test_the_production_is_refused_where_there_is_no_engine_for_it(

@@ -36,10 +36,10 @@ def test_no_tool_means_no_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert accelerators() == []
 
 
-def engine_on(*capabilities: str) -> EngineInfo:
+def engine_on(*capabilities: str, told: bool = True) -> EngineInfo:
     return EngineInfo(
         engine="diffusers", revision="r", backend="b", checkpoint="c", checkpoint_revision="1", checkpoint_digest="d",
-        weights="random", device="x", dtype="bfloat16", supported_modes=(), capabilities=capabilities,
+        weights="random", device="x", dtype="bfloat16", supported_modes=(), capabilities=capabilities if told else None,
     )  # fmt: skip
 
 
@@ -55,6 +55,8 @@ async def test_the_target_is_the_engines_device_once_it_is_known(monkeypatch: py
     assert (second["target"], second["status"], second["forced"]) == ("sm_90", "unproven", False)
     known[0] = engine_on()
     assert (await info())["target"]["status"] == "cpu"
+    known[0] = engine_on(told=False)
+    assert (await info())["target"]["target"] == "sm_80", "an engine that does not say is judged by the machine"
     told = SystemInfo({}, lambda: None, dict, on_cpu=True)
     assert (await told())["target"]["target"] == "cpu"
 

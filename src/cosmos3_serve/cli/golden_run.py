@@ -68,6 +68,11 @@ def run_golden(order: GoldenOrder, say: Say) -> dict[str, Any]:
         Interrupted: a signal; what was started has ended.
         ServiceFailure: the service broke; a batch that broke is a result, FAIL.
     """
+    # What can be refused at once is refused before there is a folder.
+    if order.settings is None:
+        endpoint, token = endpoint_of(order.endpoint), token_of(order.token_env)
+    else:
+        _refuse_other_machine(order)
     order.folder.mkdir(parents=True, exist_ok=True)
     if any(order.folder.iterdir()):
         raise UsageError(f"{order.folder} is not empty", remedy="name another --evidence-dir")
@@ -76,12 +81,10 @@ def run_golden(order: GoldenOrder, say: Say) -> dict[str, Any]:
     started = time.monotonic()
     with Children() as children:
         if order.settings is None:
-            endpoint, token = endpoint_of(order.endpoint), token_of(order.token_env)
             environ = dict(os.environ)
             say(f"waiting until {endpoint} is ready")
             ready = _wait_running(endpoint, order)
         else:
-            _refuse_other_machine(order)
             service = GoldenService(order.settings, order.folder, timeout_s=order.timeout_s)
             say("starting the service")
             children.start(service.launch, service.stop)

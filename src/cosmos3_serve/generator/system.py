@@ -58,7 +58,8 @@ class SystemInfo:
     def _target(self, machine: list[str], engine: EngineInfo | None) -> dict[str, Any]:
         """By the devices that the engine uses, once it has said so; until then by those of this machine."""
         name, on_cpu, forced = self._judge
-        used = list(engine.capabilities) if engine else [] if on_cpu else machine
+        told = engine.capabilities if engine else None
+        used = list(told) if told is not None else [] if on_cpu else machine
         return judge_targets(name, used, forced=forced).as_dict()
 
     async def _ask(self) -> dict[str, Any]:

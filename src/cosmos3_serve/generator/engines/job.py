@@ -108,7 +108,8 @@ class EngineInfo(_Record):
     """What an engine is and what it runs on; goes into responses, provenance and `/ready`.
 
     `max_num_seqs` is the batch size in effect, not only the one asked for. `guardrails` is the effective state.
-    `capabilities` are the compute capabilities (`9.0`) of the devices that it really uses; empty on a CPU.
+    `capabilities` are the compute capabilities (`9.0`) of the devices that it really uses: empty on a CPU, None where the
+    engine does not say.
     """
 
     engine: str
@@ -122,5 +123,5 @@ class EngineInfo(_Record):
     dtype: str
     supported_modes: tuple[str, ...]
     max_num_seqs: int = 1
-    capabilities: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] | None = None
     guardrails: dict[str, Any] = Field(default_factory=dict)

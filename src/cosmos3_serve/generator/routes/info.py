@@ -57,7 +57,7 @@ def info_routes(front: Front) -> list[Route]:
 
 
 def _target(front: Front) -> dict[str, Any]:
-    if front.engine is None:
+    if front.engine is None or front.engine.capabilities is None:
         return {}
     forced = front.settings.force_unsupported_gpu
     verdict = judge_targets(front.profile.engine, front.engine.capabilities, forced=forced)
