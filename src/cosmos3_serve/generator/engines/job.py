@@ -108,8 +108,8 @@ class EngineInfo(_Record):
     """What an engine is and what it runs on; goes into responses, provenance and `/ready`.
 
     `max_num_seqs` is the batch size in effect, not only the one asked for. `guardrails` is the effective state.
-    `capabilities` are the compute capabilities (`9.0`) of the devices that it really uses: empty on a CPU, None where the
-    engine does not say.
+    `capabilities` are the compute capabilities (`9.0`) of the devices that it really uses: empty on a CPU, None where
+    the engine does not say.
     """
 
     engine: str
