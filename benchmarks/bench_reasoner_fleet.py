@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--short", action="store_true", help="fewer videos and questions")
     options.add_argument("--out", type=Path, default=RESULTS, help="where results are written")
     options.add_argument("--cache", type=Path, help="where the tiny checkpoint and compiled code are kept between runs")
+    options.add_argument("--only", choices=["profiles", "warm"], help="one of the two parts")
     options.add_argument("--max-load", type=float, default=3.0, help="load average a core above which nothing is run")
     chosen = options.parse_args(argv)
     videos, questions, rounds = (4, 3, 3) if chosen.short else (12, 8, 12)
@@ -37,15 +38,19 @@ def main(argv: list[str] | None = None) -> int:
     def measure(base: Path) -> list[Section]:
         quiet(chosen.max_load)
         found: dict[str, dict[str, Any]] = {}
+        sections: list[Section] = []
         for number, routing in enumerate((AFFINITY, ROUND_ROBIN)):
-            fresh = clips(videos + REPLICAS, CLIP_S, seed=number)
+            fresh = clips(videos + REPLICAS, CLIP_S, seed=number) if chosen.only != "warm" else []
+            if not fresh and routing == ROUND_ROBIN:
+                break
             with fleet(base, routing) as service:
-                found[routing] = measured(service, fresh, questions, AT_ONCE)
-                if routing == AFFINITY:
-                    warm = warm_section(service, rounds)
-        return [profile_section(found, CLIP_S, AT_ONCE), warm]
+                if routing == AFFINITY and chosen.only != "profiles":
+                    sections.append(warm_section(service, rounds))
+                if fresh:
+                    found[routing] = measured(service, fresh, questions, AT_ONCE)
+        return [*([profile_section(found, CLIP_S, AT_ONCE)] if found else []), *sections]
 
-    name = "reasoner-fleet-short" if chosen.short else "reasoner-fleet"
+    name = f"reasoner-{chosen.only or 'fleet'}{'-short' if chosen.short else ''}"
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         return report(name, lambda: measure(chosen.cache or Path(folder)), chosen.out, about=ABOUT)
 

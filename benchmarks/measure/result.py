@@ -13,6 +13,8 @@ from typing import Any
 
 from measure.machine import Machine, cores
 
+from cosmos3_serve.errors import Cosmos3Error
+
 RESULTS = Path(__file__).parents[1] / "results"
 INVALID = 3
 
@@ -60,7 +62,7 @@ def report(name: str, measure: Callable[[], list[Section]], out: Path, *, about:
     machine, began = Machine.look(), time.monotonic()
     try:
         sections = measure()
-    except InvalidRun as reason:
+    except (InvalidRun, Cosmos3Error) as reason:  # the latter: a service did not start, or broke
         print(f"INVALID RUN, no figures: {reason}", file=sys.stderr)
         return INVALID
     conditions = machine.conditions(time.monotonic() - began)

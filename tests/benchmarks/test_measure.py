@@ -14,6 +14,8 @@ from measure.result import InvalidRun, Section, quantile, report
 from support.core import start_core
 from support.fakes import FakeClock
 
+from cosmos3_serve.errors import ServiceFailure
+
 
 def service(body: Any, status: int = 200) -> httpx.Client:
     return httpx.Client(base_url="http://t", transport=httpx.MockTransport(lambda _: httpx.Response(status, json=body)))
@@ -70,9 +72,10 @@ def test_quantiles() -> None:
     assert quantile([7.0], 0.99) == 7.0
 
 
-def test_an_invalid_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("failure", [InvalidRun("three samples failed"), ServiceFailure("three samples failed")])
+def test_an_invalid_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], failure: Exception) -> None:
     def broken() -> list[Section]:
-        raise InvalidRun("three samples failed")
+        raise failure
 
     assert report("x", broken, tmp_path / "out", about="") == 3
     said = capsys.readouterr()
