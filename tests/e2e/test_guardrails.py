@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.guard import BLOCK, RAISE
-from support.guarded_service import BROKEN_ENV, GuardedGenerator
+from support.guarded_service import BROKEN_ENV, MODEL_DEPLOYED, GuardedGenerator
 from support.guardrail_hub import REVISION_1_0, guardrail_repos
 from support.hub import OTHER_TOKEN, StubHub, stub_hub
 from support.service import Figures, client, shared_cache
@@ -16,6 +15,8 @@ from cosmos3_serve.errors import ServiceFailure
 from cosmos3_serve.weights.assets import GUARDRAIL_1_0
 
 pytestmark = pytest.mark.e2e
+# In the slow lane until they have been run: the machine was taken when they were written.
+unrun = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +46,17 @@ def batch(*prompts: str, **fields: Any) -> dict[str, Any]:
     }
 
 
+@unrun
 def test_ready_says_configured_and_effective(guarded: GuardedGenerator) -> None:
     with client(guarded) as http:
         report = http.get("/ready").json()
     assert (report["guardrails"], report["guardrails_effective"]) == (True, True)
     (check,) = [check for check in report["checks"] if check["name"] == "guardrails"]
     assert check["ok"] and "words, model" in check["reason"]
+    assert MODEL_DEPLOYED in guarded.log_path.read_text(errors="replace")
 
 
+@unrun
 def test_what_may_not_pass_is_ended_and_its_neighbours_are_not(guarded: GuardedGenerator) -> None:
     body = batch("a cat", f"a secret {BLOCK}", f"a secret {RAISE}", "a dog")
     with client(guarded) as http:
@@ -83,6 +87,7 @@ def test_what_may_not_pass_is_ended_and_its_neighbours_are_not(guarded: GuardedG
     assert "secret" not in json.dumps(samples)
 
 
+@unrun
 def test_what_the_filter_made_is_what_is_delivered(guarded: GuardedGenerator) -> None:
     import io
 
@@ -94,6 +99,7 @@ def test_what_the_filter_made_is_what_is_delivered(guarded: GuardedGenerator) ->
     assert Image.open(io.BytesIO(picture)).convert("L").getextrema()[1] < 8  # the double darkens every frame
 
 
+@unrun
 def test_a_negative_prompt_is_checked(guarded: GuardedGenerator) -> None:
     with client(guarded) as http:
         answer = http.post("/v1/batches", json=batch("a cat", negative_prompt=BLOCK)).json()
@@ -101,6 +107,7 @@ def test_a_negative_prompt_is_checked(guarded: GuardedGenerator) -> None:
     assert "negative_prompt" in answer["samples"][0]["message"]
 
 
+@unrun
 def test_no_prompt_in_the_log(guarded: GuardedGenerator) -> None:
     with client(guarded) as http:
         assert http.post("/v1/batches", json=batch(f"a very secret {RAISE}")).status_code == 200
@@ -128,20 +135,22 @@ def refused(running: GuardedGenerator) -> tuple[int | None, dict[str, Any], str]
 def test_a_start_that_is_refused_starts_no_ray(
     hub: StubHub, tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str], code: str
 ) -> None:
-    exit_code, problem, log = refused(service(hub, tmp_path_factory, **environ))
+    exit_code, problem, _ = refused(service(hub, tmp_path_factory, **environ))
     assert (exit_code, problem["code"]) == (3, code)
-    assert problem["remedy"] and '"stage": "ray"' not in log
+    assert problem["remedy"] and problem["ray_imported"] is False
 
 
+@unrun
 def test_checkers_that_do_not_load_refuse_the_start_before_a_model_is_deployed(
     hub: StubHub, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     exit_code, problem, log = refused(service(hub, tmp_path_factory, **{BROKEN_ENV: "1"}))
     assert (exit_code, problem["code"]) == (3, "guardrail_selftest")
     assert "told not to load" in problem["detail"] and "--no-guardrails" in problem["remedy"]
-    assert "ModelReplica" not in log and '"deployed"' not in log
+    assert MODEL_DEPLOYED not in log
 
 
+@unrun
 def test_the_model_cache_is_exported_to_every_process(
     hub: StubHub, tmp_path_factory: pytest.TempPathFactory, guarded: GuardedGenerator
 ) -> None:
@@ -155,6 +164,7 @@ def test_the_model_cache_is_exported_to_every_process(
         assert f"npa-guardrail-nltk-data/{REVISION_1_0}" in process.environ()["NLTK_DATA"].split(":")[0]
 
 
+@unrun
 def test_a_text_guard_that_dies_fails_closed_and_comes_back(guarded: GuardedGenerator) -> None:
     import psutil
 
@@ -176,5 +186,4 @@ def test_a_text_guard_that_dies_fails_closed_and_comes_back(guarded: GuardedGene
 def test_the_path_of_the_double_is_the_tests_own() -> None:
     import importlib.util
 
-    assert "support/packages" not in Path(__file__).name
     assert importlib.util.find_spec("cosmos_guardrail") is None, "the double leaked into this process"

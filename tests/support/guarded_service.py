@@ -12,14 +12,15 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from support.guard import CheckerDouble
 
 from cosmos3_serve.errors import Cosmos3Error, GuardrailsUnavailable
-from cosmos3_serve.generator.guardrails import replica
 from cosmos3_serve.generator.local import LocalGenerator
 
 BROKEN_ENV = "COSMOS3_TEST_BROKEN_CHECKERS"
+MODEL_DEPLOYED = "the model is deployed"
 
 
 def load_doubles(files: object, controversial: str) -> list[CheckerDouble]:
@@ -43,17 +44,30 @@ class GuardedGenerator(LocalGenerator):
 
 
 def main() -> None:
+    """As the service's own main. Ray must not be imported here: what is proved is proved before it."""
     from support.guarded_service import load_doubles as by_name  # so that workers find it by its module
 
     from cosmos3_serve.generator import prepare, serve
     from cosmos3_serve.settings import GeneratorSettings
 
+    deploy_guard, deploy = serve._deploy_guard, serve._deploy
+
+    def with_doubles(*args: Any) -> bool:
+        from cosmos3_serve.generator.guardrails import replica
+
+        replica.guard_application = partial(replica.guard_application, load=by_name)
+        return deploy_guard(*args)
+
+    def announced(*args: Any) -> Any:
+        print(MODEL_DEPLOYED, file=sys.stderr, flush=True)
+        return deploy(*args)
+
     prepare.require_packages = lambda engine: None
-    replica.guard_application = partial(replica.guard_application, load=by_name)
+    serve._deploy_guard, serve._deploy = with_doubles, announced
     try:
         serve.run_generator(GeneratorSettings.load())
     except Cosmos3Error as refused:
-        print(json.dumps(refused.as_problem()), file=sys.stderr)
+        print(json.dumps(refused.as_problem() | {"ray_imported": "ray" in sys.modules}), file=sys.stderr)
         sys.exit(refused.exit_code)
 
 
