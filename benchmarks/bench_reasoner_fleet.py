@@ -18,6 +18,10 @@ from measure.fleet import AFFINITY, REPLICAS, ROUND_ROBIN, clips, fleet, measure
 from measure.result import RESULTS, Section, quiet, report
 from measure.warm import warm_section
 
+from cosmos3_serve.errors import StartRefused
+from cosmos3_serve.reasoner.interpreter import find_interpreter
+from cosmos3_serve.settings import ReasonerSettings
+
 ABOUT = (
     "Real vLLM on the CPU with the tiny checkpoint: random weights. Ratios between columns are the result; the seconds "
     "are those of this machine."
@@ -33,6 +37,11 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--only", choices=["profiles", "warm"], help="one of the two parts")
     options.add_argument("--max-load", type=float, default=3.0, help="load average a core above which nothing is run")
     chosen = options.parse_args(argv)
+    try:
+        find_interpreter(ReasonerSettings.load().vllm_python)
+    except StartRefused as refused:
+        print(f"SKIPPED, nothing measured: {refused.detail}; {refused.remedy}", file=sys.stderr)
+        return 0
     videos, questions, rounds = (4, 3, 3) if chosen.short else (12, 8, 12)
 
     def measure(base: Path) -> list[Section]:
