@@ -80,6 +80,7 @@ class Settings(BaseModel):
 
 
 Engine = Literal["framework", "diffusers"]
+Repeated = tuple[str, ...]  # a flag that may be given several times
 
 
 class GeneratorSettings(Settings):
@@ -164,6 +165,9 @@ class GeneratorSettings(Settings):
     drain_timeout_s: float = option(
         60.0, "Seconds that running samples get to finish on shutdown.", env="COSMOS3_DRAIN_TIMEOUT_S", ge=0
     )
+    framework_args: Repeated = option(
+        (), "One more field of the framework's setup, such as use_cuda_graphs=true.",
+        env="COSMOS3_FRAMEWORK_ARGS", flag="--framework-arg")  # fmt: skip
     ray_address: str | None = option(None, "Join this Ray cluster instead of owning one.", env="COSMOS3_RAY_ADDRESS")
     cache_dir: Path | None = option(
         None, "Where generated and fetched files are cached; default: the user's cache folder.", env="COSMOS3_CACHE_DIR"
@@ -185,6 +189,11 @@ class GeneratorSettings(Settings):
                 return word in TRUE_WORDS
             raise ValueError(f"{value!r} is none of 1/true/yes/on, 0/false/no/off")
         return value
+
+    @field_validator("framework_args", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
 
     @field_validator("port")
     @classmethod
@@ -212,9 +221,6 @@ class ClientSettings(Settings):
     journal_dir: Path | None = option(
         None, "Where unfinished runs are kept; default: the user's state folder.", env="COSMOS3_CLIENT_JOURNAL_DIR"
     )
-
-
-Repeated = tuple[str, ...]  # a flag that may be given several times
 
 
 class ReasonerSettings(Settings):

@@ -83,6 +83,9 @@ def test_reasoner_defaults():
     assert (sample.repetition_penalty, sample.presence_penalty) == (1.0, 0.0)
     assert (sample.fps, sample.sigma_max, sample.video_save_quality, sample.image_save_quality) == (1, 0.0, 0, 0)
     assert sample.modality == "reasoner"
+    assert (sample.inverse_duration_template, sample.inverse_resolution_template) == ("", "")
+    seen = resolve(model_mode="reasoner", prompt="why?", vision_path="s3://b/a.png")
+    assert seen.condition_frame_indexes_vision == [] and not seen.conditioned
     assert resolve(model_mode="reasoner", prompt="x", num_frames=7).num_frames == 7  # not rounded
 
 

@@ -17,7 +17,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NPA_COSMOS3_RAY_TOKEN_FILE", raising=False)
     monkeypatch.setenv("NPA_IMAGE_SOURCE_SHA", "a" * 40)
     resolved = Checkpoint(path=tmp_path, id="tiny", revision="seed-0", digest="d", weights="random")
-    monkeypatch.setattr(module, "resolve_checkpoint", lambda text, cache: resolved)
+    monkeypatch.setattr(module, "resolve_checkpoint", lambda text, cache, framework: resolved)
 
 
 def settings(tmp_path: Path, **fields: object) -> GeneratorSettings:
@@ -40,6 +40,7 @@ def test_what_is_fine_comes_back_with_absolute_paths(tmp_path: Path, monkeypatch
     ("fields", "environ", "code", "exit_code"),
     [
         ({"engine": "framework"}, {}, "engine_not_found", 3),
+        ({"engine": "framework"}, {"COSMOS3_FRAMEWORK_UNPROVEN": "1"}, "framework_missing", 3),
         ({"engine": None}, {}, "engine_not_found", 3),
         ({"guardrails": True}, {}, "guardrail_package_missing", 3),
         ({}, {"NPA_COSMOS3_RAY_TOKEN": ""}, "token_missing", 3),
@@ -48,6 +49,7 @@ def test_what_is_fine_comes_back_with_absolute_paths(tmp_path: Path, monkeypatch
         ({"output_path": Path("/proc/out")}, {}, "output_root", 3),
         ({"model": "a#b"}, {}, "usage", 2),
         ({"world_size": 2}, {}, "usage", 2),
+        ({"engine": "framework", "world_size": 2}, {}, "parallelism", 2),
         ({"allowed_s3_roots": "s3://"}, {}, None, 2),
     ],
 )
@@ -78,10 +80,19 @@ def test_a_gpu_that_is_no_target_is_refused_unless_forced(tmp_path: Path, monkey
     prepare(settings(tmp_path, force_unsupported_gpu=True))
 
 
-def test_the_framework_refusal_names_both_ways_out(tmp_path: Path) -> None:
+def test_the_framework_engine_refuses_until_it_has_run_as_a_whole(tmp_path: Path) -> None:
     with pytest.raises(Cosmos3Error) as refused:
         prepare(settings(tmp_path, engine="framework"))
-    assert "--engine diffusers" in refused.value.remedy and "framework" in refused.value.remedy
+    assert "--engine diffusers" in refused.value.remedy and "has not yet run" in refused.value.detail
+
+
+def test_without_the_framework_its_refusal_has_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COSMOS3_FRAMEWORK_UNPROVEN", "1")
+    with pytest.raises(Cosmos3Error) as refused:
+        prepare(settings(tmp_path, engine="framework"))
+    assert "pip install" in refused.value.remedy and "cosmos-framework" in refused.value.remedy
 
 
 @pytest.fixture
@@ -93,7 +104,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_guardrails_are_proved_before_the_checkpoint_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: None
 ) -> None:
-    monkeypatch.setattr(module, "resolve_checkpoint", lambda text, cache: pytest.fail("fetched"))
+    monkeypatch.setattr(module, "resolve_checkpoint", lambda text, cache, framework: pytest.fail("fetched"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with pytest.raises(Cosmos3Error) as refused:
         prepare(settings(tmp_path, guardrails=True))

@@ -110,6 +110,8 @@ class FakeEngine:
         acts = self.script.get(name, ["ok"])
         return acts.pop(0) if len(acts) > 1 else acts[0]
 
+    replacing = False
+
     async def progress(self) -> dict[str, tuple[int, int]]:
         return dict(self.steps)
 

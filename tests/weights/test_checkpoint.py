@@ -326,3 +326,56 @@ def test_local_directory_wins_over_a_hub_id(copy, tmp_path, monkeypatch):
     copy.rename(tmp_path / "nvidia" / "Cosmos3-Nano")
     monkeypatch.chdir(tmp_path)
     assert module.resolve_checkpoint("nvidia/Cosmos3-Nano", tmp_path / "cache").revision == "local"
+
+
+# ---- layouts of the framework's own --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def native(tmp_path) -> Path:
+    """config.json beside safetensors, as the framework loads it by itself."""
+    folder = tmp_path / "native"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    safetensors(folder / "model.safetensors")
+    return folder
+
+
+def test_the_frameworks_own_layout_is_complete_for_the_framework_only(native, tmp_path):
+    found = resolve_checkpoint(str(native), tmp_path / "cache", framework=True)
+    assert (found.id, found.revision, found.weights) == ("native", "local", "unknown")
+    with pytest.raises(CheckpointUnavailable, match=r"model_index\.json"):
+        resolve_checkpoint(str(native), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), r"config\.json is missing"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"short"), "broken header"),
+        (lambda folder: (folder / "model.safetensors").unlink(), r"model_index\.json"),
+    ],
+)
+def test_the_frameworks_own_layout_may_be_incomplete_too(native, tmp_path, spoil, said):
+    spoil(native)
+    with pytest.raises(CheckpointUnavailable, match=said):
+        resolve_checkpoint(str(native), tmp_path / "cache", framework=True)
+
+
+def test_a_dcp_checkpoint_needs_its_metadata(tmp_path):
+    folder = tmp_path / "dcp"
+    folder.mkdir()
+    (folder / "__0_0.distcp").write_bytes(b"x")
+    with pytest.raises(CheckpointUnavailable, match=r"\.metadata"):
+        resolve_checkpoint(str(folder), tmp_path / "cache", framework=True)
+    (folder / ".metadata").write_bytes(b"x")
+    assert resolve_checkpoint(str(folder), tmp_path / "cache", framework=True).id == "dcp"
+
+
+def test_the_diffusers_layout_is_complete_for_the_framework_too(copy, tmp_path):
+    assert resolve_checkpoint(str(copy), tmp_path / "cache", framework=True).digest == tiny_checkpoint().digest
+
+
+def test_tiny_is_not_for_the_framework(tmp_path):
+    with pytest.raises(UsageError, match="the framework does not load it"):
+        resolve_checkpoint("tiny", tmp_path / "cache", framework=True)

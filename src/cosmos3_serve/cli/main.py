@@ -16,6 +16,7 @@ from cosmos3_serve.cli import (
     batch,
     bench,
     evidence,
+    framework,
     golden_eval,
     health,
     info,
@@ -36,7 +37,20 @@ HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve
 def build() -> typer.Typer:
     """The `cosmos3` tree; each room of commands registers its own."""
     app = _group("cosmos3", HELP)
-    for room in (serve, batch, recover, reasoner, bench, health, golden_eval, quickstart, review, evidence, info):
+    for room in (
+        serve,
+        framework,
+        batch,
+        recover,
+        reasoner,
+        bench,
+        health,
+        golden_eval,
+        quickstart,
+        review,
+        evidence,
+        info,
+    ):
         room.register(app)
     return app
 

@@ -6,7 +6,6 @@ import importlib.util
 import json as jsonlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,10 +13,8 @@ import typer
 from cosmos3_serve.cli import output
 from cosmos3_serve.cli.options import settings_options
 from cosmos3_serve.errors import StartRefused
+from cosmos3_serve.generator.engines.framework import interpreter
 from cosmos3_serve.settings import Engine, GeneratorSettings
-
-FRAMEWORK_PYTHON_ENV = "NPA_COSMOS3_FRAMEWORK_PYTHON"
-FRAMEWORK_PYTHON = "/opt/cosmos3/cosmos-framework/.venv/bin/python"
 
 
 def register(app: typer.Typer) -> None:
@@ -40,6 +37,8 @@ def ray_serve(
     if dry_run:
         output.emit(settings.model_dump(mode="json"))
         return
+    if settings.engine == "framework" and not interpreter.runs_here():
+        interpreter.hand_over(settings, ["--json"] if json else [], os.environ)
     from cosmos3_serve.generator.serve import run_generator
 
     run_generator(settings, on_ready=_ready_as_json if json else _ready_in_words)
@@ -65,22 +64,21 @@ def resolve_engine(settings: GeneratorSettings, environ: Mapping[str, str]) -> E
     Raises:
         StartRefused: the engine cannot run here; the remedy names both ways out (source: generator spec, Commands).
     """
-    interpreter = Path(environ.get(FRAMEWORK_PYTHON_ENV) or FRAMEWORK_PYTHON)
+    there = interpreter.runs_here() or interpreter.framework_python(environ).is_file()
     engine: Engine | None = settings.engine
     if engine is None:
-        if not interpreter.is_file():
+        if not there:
             raise StartRefused(
                 "no engine was chosen, and the framework's interpreter is not on this machine",
                 code="engine_not_found",
-                remedy=f"pass --engine diffusers, or install the framework and name its python: {FRAMEWORK_PYTHON_ENV}",
+                remedy="pass --engine diffusers, or install the framework (docs/framework.md) and name its python: "
+                + interpreter.PYTHON_ENV,
             )
         engine = "framework"
     if engine == "framework":
-        raise StartRefused(
-            "this version does not bind the framework engine yet",
-            code="engine_not_found",
-            remedy="pass --engine diffusers; responses and provenance will say which engine ran",
-        )
+        if not interpreter.runs_here():
+            interpreter.check(interpreter.framework_python(environ))
+        return engine
     if importlib.util.find_spec("diffusers") is None or importlib.util.find_spec("ray") is None:
         raise StartRefused(
             "the diffusers engine is not installed",

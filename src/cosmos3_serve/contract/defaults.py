@@ -83,6 +83,8 @@ REASONER: Final[dict[str, Any]] = {
     "image_save_quality": 0,
     "negative_prompt_keep_metadata": False,
     "duration_template": None,
+    "inverse_duration_template": "",
+    "inverse_resolution_template": "",
     "max_new_tokens": 1024,
     "do_sample": False,
     "temperature": 1.0,

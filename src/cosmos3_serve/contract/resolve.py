@@ -142,7 +142,8 @@ def _build(overrides: SampleOverrides, mode: ModelMode, profile: EngineProfile, 
     if values["negative_metadata_mode"] == NegativeMetadataMode.NONE and values["negative_prompt_keep_metadata"]:
         values["negative_metadata_mode"] = NegativeMetadataMode.SAME
     if values["condition_frame_indexes_vision"] is None:
-        values["condition_frame_indexes_vision"] = _condition_indexes(overrides.vision_path)
+        looked_at = None if mode is ModelMode.REASONER else overrides.vision_path  # the reasoner conditions no latents
+        values["condition_frame_indexes_vision"] = _condition_indexes(looked_at)
     return ResolvedSample.model_validate(values)
 
 

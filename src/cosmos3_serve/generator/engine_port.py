@@ -32,8 +32,12 @@ class RayEngine:
         self, handle: Any, *, app: str, deployment: str, on_replaced: Callable[[], None] = lambda: None
     ) -> None:
         self._handle = handle
-        self._prefix = f"SERVE_REPLICA::{app}#{deployment}#"
+        self._names = (app, deployment)
         self._on_replaced = on_replaced
+
+    @property
+    def replacing(self) -> bool:
+        return False  # Serve and the watchdog do that
 
     async def info(self) -> EngineInfo:
         return EngineInfo.model_validate(await self._control(self._handle.info.remote()))
@@ -66,24 +70,32 @@ class RayEngine:
 
     async def replace(self) -> None:
         """Kill the model's replicas; Serve starts new ones. A wedged process is not asked: it would not answer."""
-        killed = await asyncio.to_thread(self._kill)
+        killed = await asyncio.to_thread(kill_replicas, *self._names)
         self._on_replaced()
         log.warning("engine_replaced", replicas=killed)
-
-    def _kill(self) -> int:
-        killed = 0
-        for actor in ray.util.list_named_actors(all_namespaces=True):
-            if actor["namespace"] == SERVE_NAMESPACE and actor["name"].startswith(self._prefix):
-                try:
-                    ray.kill(ray.get_actor(actor["name"], namespace=SERVE_NAMESPACE), no_restart=True)
-                    killed += 1
-                except ValueError:
-                    continue  # gone in the meantime
-        return killed
 
     async def _control(self, response: Any) -> Any:
         async with asyncio.timeout(CONTROL_TIMEOUT_S):
             return await _typed(response)
+
+
+def replica_names(app: str, deployment: str) -> list[str]:
+    """Names of the deployment's living replica actors, blocking."""
+    prefix = f"SERVE_REPLICA::{app}#{deployment}#"
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    return [a["name"] for a in actors if a["namespace"] == SERVE_NAMESPACE and a["name"].startswith(prefix)]
+
+
+def kill_replicas(app: str, deployment: str) -> int:
+    """Kill the deployment's replicas, blocking; how many there were."""
+    killed = 0
+    for name in replica_names(app, deployment):
+        try:
+            ray.kill(ray.get_actor(name, namespace=SERVE_NAMESPACE), no_restart=True)
+            killed += 1
+        except ValueError:
+            continue  # gone in the meantime
+    return killed
 
 
 def serve_status(app: str, deployment: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +17,7 @@ import ray
 import structlog
 from ray import serve
 
-from cosmos3_serve.contract.profile import EngineProfile, diffusers_profile
+from cosmos3_serve.contract.profile import FRAMEWORK_PROFILE, EngineProfile, diffusers_profile
 from cosmos3_serve.contract.wire import APP_NAME
 from cosmos3_serve.errors import Cosmos3Error
 from cosmos3_serve.generator.app import build_app
@@ -30,7 +30,7 @@ from cosmos3_serve.generator.front import Front
 from cosmos3_serve.generator.guardrails.port import RayTextGuard
 from cosmos3_serve.generator.ledger import Ledger
 from cosmos3_serve.generator.model import max_ongoing
-from cosmos3_serve.generator.ports import SystemClock
+from cosmos3_serve.generator.ports import EnginePort, SystemClock
 from cosmos3_serve.generator.routes.info import ready_report
 from cosmos3_serve.generator.staging import Stager
 from cosmos3_serve.generator.system import SystemInfo
@@ -66,7 +66,8 @@ class IngressReplica:
         self._settings = settings
         self._metrics = metrics = GeneratorMetrics()
         profile = await asyncio.to_thread(profile_of, settings, checkpoint)
-        self._engine = RayEngine(model, app=APP_NAME, deployment=settings.model, on_replaced=self._replaced)
+        self._watching: list[Coroutine[Any, Any, None]] = []
+        self._engine = self._bind(checkpoint, profile, model)
         self._canary = Canary(self._engine, profile, settings.output_path)
         self._front = Front(
             settings=settings,
@@ -110,7 +111,16 @@ class IngressReplica:
         self._checks.register(self._front.readiness)
         self._server = HttpServer(build_app(self._front), settings.host, port)
         await self._server.start()
-        self._tasks = [asyncio.create_task(self._begin())]
+        self._tasks = [asyncio.create_task(work) for work in (self._begin(), *self._watching)]
+
+    def _bind(self, checkpoint: Checkpoint, profile: EngineProfile, model: Any) -> EnginePort:
+        if self._settings.engine == "framework":
+            from cosmos3_serve.generator.engines.framework.binding import bind_engine
+
+            engine, supervisor = bind_engine(self._settings, checkpoint, profile, model, self._replaced)
+            self._watching.append(supervisor.run())
+            return engine
+        return RayEngine(model, app=APP_NAME, deployment=self._settings.model, on_replaced=self._replaced)
 
     async def _begin(self) -> None:
         """Open the ledger, learn what the engine is, let the canary pass; then take batches."""
@@ -184,7 +194,9 @@ class IngressReplica:
 
 
 def profile_of(settings: GeneratorSettings, checkpoint: Checkpoint) -> EngineProfile:
-    profile = diffusers_profile(version("diffusers"), tiny=checkpoint.id == TINY)
+    profile = FRAMEWORK_PROFILE
+    if settings.engine != "framework":
+        profile = diffusers_profile(version("diffusers"), tiny=checkpoint.id == TINY)
     return profile.model_copy(update={"custom_defaults": read_defaults(settings.defaults_file)})
 
 

@@ -33,6 +33,10 @@ class SystemClock:
 class EnginePort(Protocol):
     """The model deployment as the coordinator sees it; calls of one wave are made concurrently and coalesce below."""
 
+    @property
+    def replacing(self) -> bool:
+        """The engine replaces its replica by itself just now: not moving, but not stuck either."""
+
     async def info(self) -> EngineInfo:
         """Raises while no replica answers."""
 
@@ -47,6 +51,12 @@ class EnginePort(Protocol):
 
     async def replace(self) -> None:
         """Kill a wedged replica so that a fresh one takes its place."""
+
+    async def incarnation(self) -> str:
+        """Another one for every replica that there ever was."""
+
+    async def read_probe(self, name: str) -> str:
+        """Text of a file below the output root, as the model's process reads it."""
 
 
 class Observer(Protocol):

@@ -1,4 +1,4 @@
-"""Everything that can be refused before Ray starts: tokens, guardrails, roots, output root, checkpoint, port."""
+"""Everything that can be refused before Ray starts: tokens, engine, guardrails, roots, output root, checkpoint."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.generator.batch_files import PRIVATE
 from cosmos3_serve.generator.defaults_file import read_defaults
+from cosmos3_serve.generator.engines.framework.start import prepare_framework
 from cosmos3_serve.generator.guardrails.packages import require_packages
 from cosmos3_serve.generator.hardware import admit_machine
 from cosmos3_serve.generator.system import accelerators
@@ -37,15 +38,16 @@ def prepare(settings: GeneratorSettings) -> Prepared:
     Raises:
         StartRefused, UsageError: with what to change.
     """
-    if settings.engine != "diffusers":
+    if settings.engine is None:
         raise StartRefused(
-            "this version does not bind the framework engine yet",
-            code="engine_not_found",
-            remedy="pass --engine diffusers, or run a version that binds the framework with its interpreter installed",
+            "no engine was chosen", code="engine_not_found", remedy="--engine diffusers or --engine framework"
         )
+    framework = settings.engine == "framework"
     if not is_safe_name(settings.model):
         raise UsageError(f"--model {settings.model!r} is not a safe name", remedy="use A-Z a-z 0-9 . _ -")
-    if settings.world_size > 1:
+    if framework:
+        prepare_framework(settings)
+    elif settings.world_size > 1:
         raise UsageError("the diffusers engine runs on one device", remedy="leave --world-size at 1")
     TokenBook.from_environ()
     revision = source_revision()
@@ -57,7 +59,7 @@ def prepare(settings: GeneratorSettings) -> Prepared:
     read_defaults(defaults)
     settings = settings.model_copy(update={"output_path": root, "cache_dir": cache, "defaults_file": defaults})
     guardrails = prove(settings, cache)
-    return Prepared(settings, resolve_checkpoint(settings.checkpoint, cache), revision, guardrails)
+    return Prepared(settings, resolve_checkpoint(settings.checkpoint, cache, framework=framework), revision, guardrails)
 
 
 def prove(settings: GeneratorSettings, cache: Path) -> GuardrailFiles | None:

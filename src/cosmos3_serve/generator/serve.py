@@ -142,7 +142,11 @@ def _deploy(
     from ray import serve
 
     from cosmos3_serve.generator.ingress import ingress_deployment
-    from cosmos3_serve.generator.model import model_deployment
+
+    if settings.engine == "framework":
+        from cosmos3_serve.generator.engines.framework.deployment import model_deployment
+    else:
+        from cosmos3_serve.generator.model import model_deployment
 
     _start_serve()
     model = model_deployment(settings, checkpoint, guardrails)

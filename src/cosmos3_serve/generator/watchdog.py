@@ -81,6 +81,9 @@ class Watchdog:
             await self._clock.sleep(POLL_S)
             if not self._flights:
                 continue
+            if self._engine.replacing:
+                self.moved()  # loading weights takes its time, and the engine bounds it
+                continue
             await self._poll()
             if self._flights and self._clock.monotonic() - self._moved_at > self._timeout_s:
                 await self._replace()

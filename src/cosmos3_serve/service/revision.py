@@ -53,7 +53,11 @@ def _head_of_checkout(package: Path) -> str | None:
     """HEAD read from the files of git: the git command may be absent, or refuse a checkout of another owner."""
     if package.parent.name != "src":
         return None  # installed: a repository further up is somebody else's
-    git = package.parents[1] / ".git"
+    return head_of(package.parents[1] / ".git")
+
+
+def head_of(git: Path) -> str | None:
+    """The commit that a repository's `.git` (folder, or file of a worktree) is at; None where it does not say."""
     try:
         if git.is_file():  # a worktree: "gitdir: <path>"
             git = (git.parent / git.read_text().partition(":")[2].strip()).resolve()

@@ -42,13 +42,18 @@ class Checkpoint:
     weights: Weights
 
 
-def resolve_checkpoint(text: str, cache_dir: Path, *, environ: Mapping[str, str] | None = None) -> Checkpoint:
+def resolve_checkpoint(
+    text: str, cache_dir: Path, *, environ: Mapping[str, str] | None = None, framework: bool = False
+) -> Checkpoint:
     """Resolve `tiny`, a local directory, a Hub id (`org/name` or `org/name@revision`) or an alias (`Cosmos3-Nano`).
 
     A local directory wins over a Hub id of the same spelling. Hub files are fetched at a pinned revision where one is
     known, into huggingface_hub's own cache (`HF_HOME`), and with `HF_HUB_OFFLINE` only read from there; either way
     every byte is checked against the hashes that the Hub declares. Hashing a 30 GB checkpoint takes minutes; the result
     is remembered in `cache_dir` by size, times and inode.
+
+    Args:
+        framework: for the framework engine, which also loads layouts of its own and does not know `tiny`.
 
     Raises:
         UsageError: the text is neither of these, or names a directory that does not exist.
@@ -58,12 +63,17 @@ def resolve_checkpoint(text: str, cache_dir: Path, *, environ: Mapping[str, str]
     """
     environ = os.environ if environ is None else environ
     text = text.strip()
+    if text == TINY and framework:
+        raise UsageError(
+            "the tiny checkpoint is for the diffusers engine and the reasoner; the framework does not load it",
+            remedy="name a checkpoint of the framework, or pass --engine diffusers",
+        )
     if text == TINY:
         path = ensure_tiny(cache_dir)
         return _checkpoint(path, TINY, f"seed-{_declared(path).get('seed', 0)}", cache_dir)
     local = Path(text).expanduser()
     if text and local.is_dir():
-        return _checkpoint(local.resolve(), local.resolve().name, "local", cache_dir)
+        return _checkpoint(local.resolve(), local.resolve().name, "local", cache_dir, framework=framework)
     if text.startswith(("/", ".", "~")):
         raise UsageError(
             f"checkpoint directory {text} does not exist",
@@ -78,15 +88,17 @@ def resolve_checkpoint(text: str, cache_dir: Path, *, environ: Mapping[str, str]
     repo = match["repo"]
     revision = match["revision"] or PINNED.get(repo)
     snapshot, commit = fetch_snapshot(repo, revision, environ=environ, hashes=_hashes(cache_dir))
-    return _checkpoint(snapshot, repo, commit, cache_dir, pinned=PINNED.get(repo) == commit)
+    return _checkpoint(snapshot, repo, commit, cache_dir, pinned=PINNED.get(repo) == commit, framework=framework)
 
 
 def _hashes(cache_dir: Path) -> HashCache:
     return HashCache(cache_dir / "checkpoint-hashes.json")
 
 
-def _checkpoint(path: Path, id: str, revision: str, cache_dir: Path, *, pinned: bool = False) -> Checkpoint:
-    missing = missing_payload(path)
+def _checkpoint(
+    path: Path, id: str, revision: str, cache_dir: Path, *, pinned: bool = False, framework: bool = False
+) -> Checkpoint:
+    missing = missing_payload(path, framework=framework)
     if missing:
         shown = "; ".join(missing[:3]) + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise CheckpointUnavailable(

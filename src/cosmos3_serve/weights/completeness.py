@@ -10,9 +10,15 @@ from typing import Any
 _MAX_HEADER = 256 * 1024 * 1024
 
 
-def missing_payload(root: Path) -> list[str]:
-    """One sentence for each thing that is missing or cut short below `root`; empty if the checkpoint is complete."""
+def missing_payload(root: Path, *, framework: bool = False) -> list[str]:
+    """One sentence for each thing that is missing or cut short below `root`; empty if the checkpoint is complete.
+
+    Args:
+        framework: the framework's own layouts are complete too: config.json beside *.safetensors, and DCP.
+    """
     index = _json(root / "model_index.json")
+    if index is None and framework and (own := _framework_layout(root)) is not None:
+        return own
     if index is None:
         return ["model_index.json is missing or no JSON object (a converted Cosmos3 checkpoint has one)"]
     problems = []
@@ -20,6 +26,20 @@ def missing_payload(root: Path) -> list[str]:
         if name.startswith("_") or not (isinstance(value, list) and len(value) == 2 and all(value)):
             continue
         problems += _component(root / name, name)
+    return problems + _files(root)
+
+
+def _framework_layout(root: Path) -> list[str] | None:
+    """Problems of a layout that the framework loads by itself; None if this is no such (source: its CheckpointType)."""
+    if any(root.glob("*.safetensors")) or any(root.glob("*.safetensors.index.json")):
+        return ([] if (root / "config.json").is_file() else ["config.json is missing"]) + _files(root)
+    if any(root.glob("*.distcp")):
+        return [] if (root / ".metadata").is_file() else [".metadata is missing"]
+    return None
+
+
+def _files(root: Path) -> list[str]:
+    problems = []
     for shard_index in sorted(root.rglob("*.safetensors.index.json")):
         problems += _shards(root, shard_index)
     for file in sorted(root.rglob("*.safetensors")):

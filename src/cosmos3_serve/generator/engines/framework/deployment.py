@@ -1,0 +1,48 @@
+"""Deployment: upstream's `OmniModelDeployment`, bound as it is. We set options around it and nothing inside it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from cosmos3_serve.generator.engines.framework.setup import build_setup
+from cosmos3_serve.generator.model import max_ongoing
+from cosmos3_serve.settings import GeneratorSettings
+from cosmos3_serve.weights.checkpoint import Checkpoint
+from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
+from cosmos3_serve.weights.model_cache import carried
+
+# The workers are upstream's actors below its replica; Serve's own view ends at the replica.
+WORKER_CLASS = "OmniModelWorker"
+WORKER_ENV = {"COSMOS_TRAINING": "0"}
+
+
+def model_deployment(settings: GeneratorSettings, checkpoint: Checkpoint, guardrails: GuardrailFiles | None) -> Any:
+    """Upstream's deployment as a bound Serve application, named by the served model.
+
+    Args:
+        guardrails: what was proved of them; upstream finds the files in the same Hub cache by itself.
+
+    Raises:
+        UsageError, CheckpointUnavailable: as `build_setup`.
+    """
+    from cosmos_framework.inference.ray.serve import OmniModelDeployment
+
+    options: dict[str, Any] = {}
+    if settings.ray_address is not None:
+        # A joined cluster's processes were not started with our environment; upstream reads it on import.
+        options["ray_actor_options"] = {"runtime_env": {"env_vars": {**carried(os.environ), **WORKER_ENV}}}
+    return OmniModelDeployment.options(
+        name=settings.model,
+        # Upstream leaves it at Ray's 5, and so never coalesces more (source: framework section 6).
+        max_ongoing_requests=max_ongoing(settings),
+        user_config={
+            "max_batch_size": settings.max_batch_size,
+            "batch_wait_timeout_s": settings.batch_wait_timeout_s,
+        },
+        graceful_shutdown_wait_loop_s=0.2,
+        graceful_shutdown_timeout_s=2.0,  # draining has its own time, before Serve hears of the shutdown
+        max_constructor_retry_count=2,
+        logging_config={"enable_access_log": False},
+        **options,
+    ).bind(build_setup(settings, checkpoint))

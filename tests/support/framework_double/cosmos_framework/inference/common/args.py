@@ -1,0 +1,28 @@
+"""DOUBLE, written from the contract's description (framework section 7): what a deployment answers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+
+class SampleOutput(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    content: dict[str, Any] = {}
+    files: list[Path] = []
+
+
+class SampleOutputs(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    args: dict[str, Any]
+    status: Literal["success", "error", "skip"] = "success"
+    message: str | None = None
+    stack_trace: str | None = None
+    outputs: list[SampleOutput] = []
+
+    def map_files(self, change: Callable[[Path], Path]) -> "SampleOutputs":
+        changed = [output.model_copy(update={"files": list(map(change, output.files))}) for output in self.outputs]
+        return self.model_copy(update={"outputs": changed})
