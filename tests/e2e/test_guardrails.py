@@ -15,7 +15,7 @@ from cosmos3_serve.errors import ServiceFailure
 from cosmos3_serve.weights.assets import GUARDRAIL_1_0
 
 pytestmark = pytest.mark.e2e
-# In the slow lane until they have been run: the machine was taken when they were written.
+# In the slow lane until they have passed once: the machine was taken when they were written.
 unrun = pytest.mark.slow
 
 
@@ -46,7 +46,6 @@ def batch(*prompts: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-@unrun
 def test_ready_says_configured_and_effective(guarded: GuardedGenerator) -> None:
     with client(guarded) as http:
         report = http.get("/ready").json()
@@ -56,7 +55,6 @@ def test_ready_says_configured_and_effective(guarded: GuardedGenerator) -> None:
     assert MODEL_DEPLOYED in guarded.log_path.read_text(errors="replace")
 
 
-@unrun
 def test_what_may_not_pass_is_ended_and_its_neighbours_are_not(guarded: GuardedGenerator) -> None:
     body = batch("a cat", f"a secret {BLOCK}", f"a secret {RAISE}", "a dog")
     with client(guarded) as http:
@@ -87,7 +85,6 @@ def test_what_may_not_pass_is_ended_and_its_neighbours_are_not(guarded: GuardedG
     assert "secret" not in json.dumps(samples)
 
 
-@unrun
 def test_what_the_filter_made_is_what_is_delivered(guarded: GuardedGenerator) -> None:
     import io
 
@@ -99,7 +96,6 @@ def test_what_the_filter_made_is_what_is_delivered(guarded: GuardedGenerator) ->
     assert Image.open(io.BytesIO(picture)).convert("L").getextrema()[1] < 8  # the double darkens every frame
 
 
-@unrun
 def test_a_negative_prompt_is_checked(guarded: GuardedGenerator) -> None:
     with client(guarded) as http:
         answer = http.post("/v1/batches", json=batch("a cat", negative_prompt=BLOCK)).json()
@@ -107,7 +103,6 @@ def test_a_negative_prompt_is_checked(guarded: GuardedGenerator) -> None:
     assert "negative_prompt" in answer["samples"][0]["message"]
 
 
-@unrun
 def test_no_prompt_in_the_log(guarded: GuardedGenerator) -> None:
     with client(guarded) as http:
         assert http.post("/v1/batches", json=batch(f"a very secret {RAISE}")).status_code == 200

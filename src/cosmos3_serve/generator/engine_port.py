@@ -108,7 +108,7 @@ def serve_status(app: str, deployment: str) -> dict[str, Any]:
         "application": overview.status.value,
         "deployment": model.status.value if model else "NOT_STARTED",
         "running": int(model.replica_states.get("RUNNING", 0)) if model else 0,
-        "message": (model.message if model else overview.message)[:2000],
+        "message": (model.message if model else overview.message)[:8000],  # with a traceback, whose last line says why,
     }
 
 

@@ -228,7 +228,8 @@ def _deploy_failed(overview: Mapping[str, Any]) -> Cosmos3Error:
     for name, kind in (("GuardrailsUnavailable", GuardrailsUnavailable), ("StartRefused", StartRefused)):
         said = next((line for line in reversed(lines) if f"{name}:" in line), None)
         if said is not None:
-            words, _, code = said.partition(f"{name}:")[2].strip().removesuffix("]").partition(" [")
+            words, _, code = said.partition(f"{name}:")[2].strip().partition(" [")
+            code = code.removesuffix("]") if code.endswith("]") else ""
             return kind(words, code=code or None)
     return ServiceFailure(
         f"the deployment did not start: {lines[-1][:300] if lines else overview['application']}",
