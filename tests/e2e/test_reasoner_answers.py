@@ -154,7 +154,6 @@ async def test_smoke_passes(reasoner: RealFleet) -> None:
     assert found["description"]
 
 
-@pytest.mark.slow  # until it has been run; `test_readme` runs the same block against stubs
 async def test_the_readme_s_code_asks_as_written(reasoner: RealFleet, tmp_path: Path) -> None:
     clip = base64.b64decode(video(960).partition(",")[2])
     said = await asyncio.to_thread(ask_as_written, reasoner.url, TOKENS["one"], tmp_path, clip)
@@ -163,7 +162,6 @@ async def test_the_readme_s_code_asks_as_written(reasoner: RealFleet, tmp_path: 
     assert first[2] == second[2]
 
 
-@pytest.mark.slow  # until it has been run
 async def test_the_gateways_show_the_engines_own_figures(reasoner: RealFleet) -> None:
     await reasoner.ask([about(video(970), f"question {n}", **ASKED) for n in range(4)])
     await reasoner.idle()
@@ -293,7 +291,6 @@ async def test_many_videos_and_sixty_four_questions_at_once(reasoner: RealFleet)
 # ---- a client that leaves -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # until it has been run in this form: with two questions the engine took the last one whole
 async def test_a_client_that_leaves_in_prefill_stops_the_work(reasoner: RealFleet) -> None:
     """Three long questions reach a replica while its engine is held up. The last one always comes into a step in which
     there is room for a part of it only, so that it is in the middle of its prefill when the one before is answered."""
