@@ -243,6 +243,7 @@ def all_gone(processes: list[reaper.Process], within_s: float) -> bool:
     return True
 
 
+@pytest.mark.timeout(600)  # three starts, one of them after a kill: minutes on a busy machine
 def test_kill_then_restart_then_drain(own: LocalGenerator) -> None:
     with client(own) as http:
         # A replica that dies in the middle of a batch: its samples run again, the caller sees nothing of it.

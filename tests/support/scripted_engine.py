@@ -110,7 +110,7 @@ class ScriptedEngine:
 class ScriptedModel(ModelReplica):
     """The product's replica over the scripted engine."""
 
-    def __init__(self, settings: GeneratorSettings, checkpoint: Checkpoint) -> None:
+    def __init__(self, settings: GeneratorSettings, checkpoint: Checkpoint, guardrails: None) -> None:
         logs.configure(settings.log_level)
         self._root = Path(settings.output_path)
         self._engine = ScriptedEngine(self._root, checkpoint, settings.inference_batch_limit)  # type: ignore[assignment]
