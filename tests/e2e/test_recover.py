@@ -110,7 +110,7 @@ def test_a_copy_of_the_whole_root_holds_the_ledger(
     generator: LocalGenerator, s3: LocalS3, attempt: Any, tmp_path: Path
 ) -> None:
     request_id = attempt.run.request_id
-    order = RecoverOrder(request_id=request_id, source=str(generator.output_root), output_path="s3://recover/root/")
+    order = RecoverOrder(request_id=request_id, source=str(generator.output_root), output_path="s3://recover/whole/")
     manifest = recover_batch(order).manifest
     assert manifest is not None
     assert (manifest["recovery"]["response"], manifest["weights"]) == ("ledger", "random")
