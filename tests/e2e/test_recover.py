@@ -116,4 +116,4 @@ def test_a_copy_of_the_whole_root_holds_the_ledger(
     assert (manifest["recovery"]["response"], manifest["weights"]) == ("ledger", "random")
     checked = {native["role"]: native["checked_against"] for native in manifest["recovery"]["natives"]}
     assert checked == {"args": "nothing", "outputs": "nothing", "artifact": "ledger"}
-    verify_publication("recover", "root", s3.environ, tmp_path / "read", status="recovered")
+    verify_publication("recover", "whole", s3.environ, tmp_path / "read", status="recovered")
