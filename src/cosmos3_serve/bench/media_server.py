@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+from cosmos3_serve.bench.serving import serving
 from cosmos3_serve.bench.videos import MIME, VideoSet
-from cosmos3_serve.errors import InputError
 
 CHUNK = 256 * 1024
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)\Z")
@@ -69,16 +68,5 @@ def serve_videos(directory: Path, listing: VideoSet, *, host: str = "127.0.0.1",
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    try:
-        server = ThreadingHTTPServer((host, port), Handler)
-    except OSError as error:
-        raise InputError(f"cannot serve the videos on {host}:{port}: {error.strerror}") from None
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, name="bench-videos", daemon=True)
-    thread.start()
-    try:
-        yield f"http://{host}:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=10)
+    with serving(Handler, host=host, port=port) as url:
+        yield url

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -142,9 +143,8 @@ def costs_of(run: Run, *, workers: int, videos_held: int = 1_000_000) -> Costs:
             f"the lowest level has {lowest} questions in flight on {workers} workers: a lone one is needed"
         )
     alone = [r for r in run.requests if r.concurrency == lowest]
-    told = [r for r in alone if r.cached_tokens is not None and r.video_tokens]
-    cold = [r.ttft for r in told if (r.cached_tokens or 0) < 0.5 * (r.video_tokens or 0)]
-    warm = [r.ttft for r in told if (r.cached_tokens or 0) >= 0.5 * (r.video_tokens or 0)]
+    cold = [r.ttft for r in alone if r.is_warm is False]
+    warm = [r.ttft for r in alone if r.is_warm is True]
     if not cold or not warm:
         raise InputError(
             "the run's lowest level has no cold or no warm question by the server's count of cached tokens"
@@ -156,9 +156,9 @@ def costs_of(run: Run, *, workers: int, videos_held: int = 1_000_000) -> Costs:
     if not paces:
         raise InputError("answers of one token tell no pace of decoding")
     return Costs(
-        cold_s=_mean(cold),
-        warm_s=_mean(warm),
-        itl_s={each: _mean(values) for each, values in paces.items()},
+        cold_s=fmean(cold),
+        warm_s=fmean(warm),
+        itl_s={each: fmean(values) for each, values in paces.items()},
         videos_held=videos_held,
     )
 
@@ -231,7 +231,3 @@ def against_run(run: Run, costs: Costs, *, workers: int) -> list[Checked]:
         )
         for row in levels(run)
     ]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import httpx
+
+from cosmos3_serve.bench.serving import serving
 
 MAX_BODY = 256 * 1024 * 1024
 _HOP = {
@@ -67,14 +68,5 @@ def recording_proxy(upstream: str, *, timeout_s: float = 600.0) -> Iterator[tupl
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, name="bench-proxy", daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", recorded
-    finally:
-        server.shutdown()
-        server.server_close()
-        client.close()
-        thread.join(timeout=10)
+    with client, serving(Handler) as url:
+        yield url, recorded

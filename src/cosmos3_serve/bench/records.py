@@ -11,6 +11,7 @@ from cosmos3_serve.bench.videos import Recipe, Video
 Profile = Literal["round-robin", "session-affinity"]
 Transport = Literal["http", "data", "file-id"]
 SESSION_HEADER = "X-Dynamo-Session-ID"
+WARM_SHARE = 0.5
 SCHEMA = "cosmos3.bench.reasoner.v1"
 
 
@@ -85,6 +86,13 @@ class Request(BaseModel):
     @property
     def latency(self) -> float:
         return self.ended - self.started
+
+    @property
+    def is_warm(self) -> bool | None:
+        """Whether the server had most of the video in its cache, by its own count; None where it does not count."""
+        if self.cached_tokens is None or not self.video_tokens:
+            return None
+        return self.cached_tokens >= WARM_SHARE * self.video_tokens
 
     @property
     def itl(self) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,7 +27,7 @@ class Spread(BaseModel):
     def of(cls, seconds: Sequence[float]) -> Spread:
         ordered = sorted(value * 1000 for value in seconds)
         return cls(
-            mean_ms=sum(ordered) / len(ordered),
+            mean_ms=fmean(ordered),
             p50_ms=percentile(ordered, 50),
             p95_ms=percentile(ordered, 95),
             p99_ms=percentile(ordered, 99),
@@ -89,7 +90,7 @@ def _level(requests: Sequence[Request], warm_start: bool) -> Level:
         ttft=Spread.of([r.ttft for r in requests]),
         latency=Spread.of([r.latency for r in requests]),
         itl=Spread.of(gaps) if gaps else None,
-        ttft_by_turn_ms=[_mean([r.ttft * 1000 for r in requests if r.turn == turn]) for turn in range(turns)],
+        ttft_by_turn_ms=[fmean([r.ttft * 1000 for r in requests if r.turn == turn]) for turn in range(turns)],
         cached_share=sum(r.cached_tokens or 0 for r in told) / sum(r.prompt_tokens or 0 for r in told)
         if len(told) == len(requests)
         else None,
@@ -115,12 +116,8 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, 
     if len(pairs) < 2:
         return None
     logs = [math.log(b / a) for a, b in pairs]
-    mean = _mean(logs)
+    mean = fmean(logs)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
     degrees = len(logs) - 1
     half = (_T95[degrees - 1] if degrees <= len(_T95) else 1.96) * deviation / math.sqrt(len(logs))
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -161,19 +161,13 @@ def temperatures(run: Run) -> Iterable[Finding]:
     """Cold where it must be cold, warm where it must be warm, by the server's own count of cached tokens."""
     work = run.workload
     first_level = next(((r.repeat, r.concurrency) for r in run.requests), None)
-    told = [r for r in run.requests if r.cached_tokens is not None and r.video_tokens]
-    for request in told:
-        share = (request.cached_tokens or 0) / (request.video_tokens or 1)
+    for request in run.requests:
         fresh = work.fresh or (request.repeat, request.concurrency) == first_level
-        if request.turn == 0 and fresh and share > 0.5:
+        if request.turn == 0 and fresh and request.is_warm:
             yield Finding("cold_is_warm", "the first question of a new video found it in the cache", 1, _name(request))
             return
     if work.profile == "session-affinity":
-        cold = [
-            r
-            for r in told
-            if r.turn > 0 and r.session_state != "moved" and (r.cached_tokens or 0) / (r.video_tokens or 1) < 0.5
-        ]
+        cold = [r for r in run.requests if r.turn > 0 and r.session_state != "moved" and r.is_warm is False]
         if cold:
             yield _of("warm_is_cold", "a later question of a session did not find its video in the cache", cold)
 

@@ -13,6 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cosmos3_serve.cli import output
+from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.reasoner import MODEL, Endpoint, Json, Model, Timeout, TokenEnv
 from cosmos3_serve.errors import UsageError
 from cosmos3_serve.settings import REASONER_TOKEN_ENV
@@ -24,15 +25,8 @@ ENVIRONMENT = Path(".venv-aiperf")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        name="bench",
-        help="Measure a reasoner: no figure leaves an invalid run.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-    )
-    for command in (setup, videos, reasoner, compare, plan):
-        group.command(command.__name__)(command)
+    text = "Measure a reasoner: no figure leaves an invalid run."
+    group = command_group("bench", text, setup=setup, videos=videos, reasoner=reasoner, compare=compare, plan=plan)
     app.add_typer(group)
 
 

@@ -8,17 +8,14 @@ from typing import Annotated
 import typer
 
 from cosmos3_serve.cli import output as out
+from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.info import JsonOption
 from cosmos3_serve.cli.review import location_of
 from cosmos3_serve.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
-    evidence = typer.Typer(name="evidence", help="Records to share.", no_args_is_help=True, rich_markup_mode=None)
-    evidence.command("export")(export)
-    # A group of one command would otherwise melt into it.
-    evidence.callback()(lambda: None)
-    app.add_typer(evidence)
+    app.add_typer(command_group("evidence", "Records to share.", export=export))
 
 
 def export(

@@ -7,16 +7,12 @@ from typing import Annotated
 import typer
 
 from cosmos3_serve.cli import output
+from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.errors import ExitCode
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        name="framework", help="The framework engine's own interpreter.", no_args_is_help=True, rich_markup_mode=None
-    )
-    group.command("doctor")(doctor)
-    group.callback()(lambda: None)
-    app.add_typer(group)
+    app.add_typer(command_group("framework", "The framework engine's own interpreter.", doctor=doctor))
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False) -> int:

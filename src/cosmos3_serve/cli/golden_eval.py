@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cosmos3_serve.cli import output
+from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.options import settings_options
 from cosmos3_serve.errors import ExitCode, UsageError
 from cosmos3_serve.settings import TOKEN_ENV, GeneratorSettings
@@ -20,16 +21,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on std
 
 def group() -> typer.Typer:
     """The commands below `cosmos3 golden-eval` and `npa workbench golden-eval`."""
-    app = typer.Typer(
-        name="golden-eval",
-        help="The smoke that a service must pass, and what it proves.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-    )
-    app.command("show")(show)
-    app.command("run")(run)
-    return app
+    return command_group("golden-eval", "The smoke that a service must pass, and what it proves.", show=show, run=run)
 
 
 def register(app: typer.Typer) -> None:

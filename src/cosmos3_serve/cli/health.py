@@ -10,6 +10,7 @@ import typer
 
 from cosmos3_serve.checks.report import Report
 from cosmos3_serve.cli import output
+from cosmos3_serve.cli.group import command_group
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Ask nobody; say only what is configured.")]
@@ -21,16 +22,8 @@ WarnOnly = Annotated[bool, typer.Option("--warn-only", help="Exit 0 whatever is 
 
 def group() -> typer.Typer:
     """The commands below `cosmos3 health` and `npa workbench health`."""
-    app = typer.Typer(
-        name="health",
-        help="Checks before a GPU is provisioned: accounts, storage, entitlement.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-    )
-    app.command("preflight")(preflight)
-    app.command("access")(access)
-    return app
+    text = "Checks before a GPU is provisioned: accounts, storage, entitlement."
+    return command_group("health", text, preflight=preflight, access=access)
 
 
 def register(app: typer.Typer) -> None:

@@ -27,6 +27,7 @@ from cosmos3_serve.cli import (
     review,
     serve,
 )
+from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.errors import ExitCode
 
 # Groups that the seed's documents also call without `cosmos3` before them.
@@ -36,7 +37,7 @@ HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve
 
 def build() -> typer.Typer:
     """The `cosmos3` tree; each room of commands registers its own."""
-    app = _group("cosmos3", HELP)
+    app = command_group("cosmos3", HELP)
     for room in (
         serve,
         framework,
@@ -57,20 +58,13 @@ def build() -> typer.Typer:
 
 def build_npa() -> typer.Typer:
     """The same commands where the seed's documents call them: `npa workbench cosmos3 …`, `npa workbench health …`."""
-    app = _group("npa", HELP)
-    workbench = _group("workbench", "Tools of the workbench.")
+    app = command_group("npa", HELP)
+    workbench = command_group("workbench", "Tools of the workbench.")
     workbench.add_typer(build(), name="cosmos3")
     for name, group in SHARED.items():
         workbench.add_typer(group(), name=name)
     app.add_typer(workbench, name="workbench")
     return app
-
-
-def _group(name: str, text: str) -> typer.Typer:
-    # Plain help: the rich panels cut long flag names off on a terminal of 80 columns.
-    return typer.Typer(
-        name=name, help=text, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
-    )
 
 
 def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None) -> int:

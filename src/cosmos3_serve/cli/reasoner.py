@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cosmos3_serve.cli import output
+from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.options import settings_options
 from cosmos3_serve.errors import Cosmos3Error, UsageError
 from cosmos3_serve.settings import REASONER_TOKEN_ENV, ReasonerSettings
@@ -28,16 +29,8 @@ MODEL = "nvidia/cosmos3-nano-reasoner"
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        name="reasoner",
-        help="Questions about videos, answered by vLLM replicas that already know them.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-    )
-    for command in (serve, ask, smoke, sessions):
-        group.command(command.__name__)(command)
-    app.add_typer(group)
+    text = "Questions about videos, answered by vLLM replicas that already know them."
+    app.add_typer(command_group("reasoner", text, serve=serve, ask=ask, smoke=smoke, sessions=sessions))
 
 
 @settings_options(ReasonerSettings)

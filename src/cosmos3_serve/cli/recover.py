@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cosmos3_serve.cli import output as out
+from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.info import JsonOption
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import ExitCode, UsageError
@@ -15,11 +16,7 @@ from cosmos3_serve.settings import TOKEN_ENV, ClientSettings
 
 
 def register(app: typer.Typer) -> None:
-    batch = typer.Typer(name="batch", help="Look after batches.", no_args_is_help=True, rich_markup_mode=None)
-    batch.command("recover")(recover)
-    # A group of one command would otherwise melt into it.
-    batch.callback()(lambda: None)
-    app.add_typer(batch)
+    app.add_typer(command_group("batch", "Look after batches.", recover=recover))
 
 
 def recover(

@@ -9,15 +9,13 @@ from typing import Annotated
 import typer
 
 from cosmos3_serve.cli import output as out
+from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.info import JsonOption
 from cosmos3_serve.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
-    review = typer.Typer(name="review", help="Look at what a batch made.", no_args_is_help=True, rich_markup_mode=None)
-    review.command("contact-sheet")(contact_sheet)
-    review.command("build")(build)
-    app.add_typer(review)
+    app.add_typer(command_group("review", "Look at what a batch made.", contact_sheet=contact_sheet, build=build))
 
 
 def contact_sheet(
