@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import re
+import sys
 import threading
 import time
 import uuid
@@ -51,6 +52,15 @@ class Faults:
     failing: dict[str, str] = field(default_factory=dict)  # sample name -> status "error" or "skip"
 
 
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no news; what else goes wrong is shown as ever."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class BaselineServer:
     """Context manager; serves on a free loopback port until it is left.
 
@@ -82,8 +92,7 @@ class BaselineServer:
         class Bound(self.handler_class()):  # type: ignore[misc]
             app = server
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
-        self._http.daemon_threads = True
+        self._http = _Http(("127.0.0.1", 0), Bound)
         self.endpoint = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 

@@ -54,8 +54,9 @@ def _line(process: psutil.Process) -> str:
         return ""
 
 
-def until(ask: Callable[[], T], within_s: float) -> T:
-    """What `ask` gives once it gives something. Raises AssertionError with its last words when it is late."""
+def until(ask: Callable[[], T], within_s: float, show: Callable[[], object] = lambda: "") -> T:
+    """What `ask` gives once it gives something. Raises AssertionError with its last words, and what `show` gives then,
+    when it is late."""
     deadline = time.monotonic() + within_s
     last: object = None
     while time.monotonic() < deadline:
@@ -67,7 +68,7 @@ def until(ask: Callable[[], T], within_s: float) -> T:
             if last:
                 return last  # type: ignore[return-value]
         time.sleep(0.2)
-    raise AssertionError(f"not within {within_s} s; last: {last!r}")
+    raise AssertionError(f"not within {within_s} s; last: {last!r} {show()}")
 
 
 def need_engine() -> None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from cosmos3_serve.errors import InputError
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no news; what else goes wrong is shown as ever."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 @contextmanager
@@ -18,10 +29,9 @@ def serving(handler: type[BaseHTTPRequestHandler], *, host: str = "127.0.0.1", p
         InputError: the address cannot be bound.
     """
     try:
-        server = ThreadingHTTPServer((host, port), handler)
+        server = _Server((host, port), handler)
     except OSError as error:
         raise InputError(f"cannot serve on {host}:{port}: {error.strerror}") from None
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="bench-http", daemon=True)
     thread.start()
     try:

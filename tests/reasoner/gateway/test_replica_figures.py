@@ -1,5 +1,6 @@
 """The engines' own figures in the gateway's /metrics. The replicas are stubs; their text is as vLLM 0.32 writes it."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -100,13 +101,14 @@ async def test_one_that_hangs_costs_its_time_limit_and_is_shown_as_it_was_until_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_figures, "PERIOD_S", 0.0)
-    monkeypatch.setattr(replica_figures, "ASK_S", 0.2)
+    monkeypatch.setattr(replica_figures, "ASK_S", 1.0)
     async with world(tmp_path) as here:
         for stub in here.replicas:
             stub.exposition = exposition(1)
         await scraped(here)
         here.replicas[0].exposition = None
         here.replicas[1].exposition = exposition(2)
+        await asyncio.sleep(0.2)  # what one told then is older than this
         found = await scraped(here)
         assert found["vllm:num_requests_running", "replica-0", ""] == 1
         assert found["vllm:num_requests_running", "replica-1", ""] == 2
