@@ -38,8 +38,8 @@ test: lint reasoner-for-tests ## everything: lint, types, units, real Ray, a rea
 check: lint unit ## lint, types and the fast tests only
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks docs hatch_build.py
-	$(BIN)/ruff format --check src tests benchmarks docs hatch_build.py
+	$(BIN)/ruff check src tests benchmarks containers docs hatch_build.py
+	$(BIN)/ruff format --check src tests benchmarks containers docs hatch_build.py
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("src", "tests", "docs", "benchmarks", ".ci")
+FOLDERS = ("src", "tests", "docs", "benchmarks", "containers", "recipes", ".ci")
 TOP = ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "constraints.txt", "hatch_build.py")
-TEXT = {".py", ".md", ".toml", ".txt", ".json", ".yaml", ".yml", ".sh", ""}
+TEXT = {".py", ".md", ".toml", ".txt", ".json", ".yaml", ".yml", ".sh", ".Dockerfile", ""}
 MAX_LINES = 350
 
 # Spelled in pieces, so that this file does not match itself.
