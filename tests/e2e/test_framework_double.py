@@ -75,6 +75,7 @@ def test_it_says_which_engine_and_revision_run(http: httpx.Client) -> None:
     ready = http.get("/ready").json()
     assert ready["status"] == "ready"
     assert (ready["backend"], ready["framework_revision"]) == (FRAMEWORK_BACKEND, FRAMEWORK_REVISION)
+    assert (ready["target"], ready["target_status"]) == ("cpu", "cpu")  # asked of the worker's machine, not guessed
     assert ready["max_batch_size"] == 8 and ready["model_max_ongoing_requests"] >= 8
     body = post(http, images("w1"))
     assert body["engine"] == {"engine": "framework", "revision": FRAMEWORK_REVISION}

@@ -2,14 +2,11 @@
 random weights and a local S3 API server. On that engine its conditioned sample is image2video; image2image is refused
 by name there and needs the framework engine."""
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.baseline_server import BaselineServer
+from support.live import CHECKS, assert_passed, bare_environ, run_live_check
 from support.processes import left_after, new_mark
 from support.service import shared_cache
 
@@ -17,26 +14,14 @@ from cosmos3_serve.cli.local_s3 import LocalS3
 from cosmos3_serve.cli.serve_command import ServeCommand
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
-ROOT = Path(__file__).parents[2]
-CHECKS = 12
-
-
-def check(environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "tests/live", "-q", "-rs", "-p", "no:cacheprovider"]
-    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=800)
 
 
 def test_without_the_variable_it_skips_and_with_it_alone_it_fails_loudly() -> None:
-    bare = {k: v for k, v in os.environ.items() if not k.startswith(("NPA_", "COSMOS3_", "AWS_"))}
-    asleep = check(bare)
+    bare = bare_environ()
+    asleep = run_live_check(bare)
     assert asleep.returncode == 0 and f"{CHECKS} skipped" in asleep.stdout, asleep.stdout
-    alone = check({**bare, "NPA_INTEGRATION_E2E": "1"})
+    alone = run_live_check({**bare, "NPA_INTEGRATION_E2E": "1"})
     assert alone.returncode == 1 and "NPA_COSMOS3_RAY_LIVE_OUTPUT_URI" in alone.stdout
-
-
-def passed(done: subprocess.CompletedProcess[str]) -> None:
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-1000:]
-    assert re.search(rf"\b{CHECKS} passed\b", done.stdout) and "skipped" not in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("custom_defaults", [False, True], ids=["own defaults", "custom defaults"])
@@ -47,10 +32,9 @@ def test_image2image_goes_through_where_the_service_is_a_double_of_the_framework
     with LocalS3() as s3, BaselineServer(tmp_path / "server") as server:
         s3.create_bucket("live")
         server.faults.announced = {"custom_defaults": custom_defaults}
-        environ = {k: v for k, v in os.environ.items() if not k.startswith(("NPA_", "COSMOS3_", "AWS_"))}
-        done = check(
+        done = run_live_check(
             {
-                **environ,
+                **bare_environ(),
                 **s3.environ,
                 "NPA_INTEGRATION_E2E": "1",
                 "NPA_COSMOS3_RAY_TOKEN": server.token,
@@ -59,7 +43,7 @@ def test_image2image_goes_through_where_the_service_is_a_double_of_the_framework
                 "NO_PROXY": "127.0.0.1",
             }
         )
-        passed(done)
+        assert_passed(done)
         (request_id,) = server.batches
         assert server.generated.keys() == {f"{request_id}/live-text", f"{request_id}/live-implicit"}
 
@@ -74,7 +58,7 @@ def test_it_passes_against_a_real_service(tmp_path: Path, tmp_path_factory: pyte
     ]
     with LocalS3() as s3, ServeCommand(flags, {**s3.environ, **mark}, shared_cache(tmp_path_factory)) as service:
         s3.create_bucket("live")
-        done = check(
+        done = run_live_check(
             {
                 **service.environ,
                 "NPA_INTEGRATION_E2E": "1",
@@ -83,5 +67,5 @@ def test_it_passes_against_a_real_service(tmp_path: Path, tmp_path_factory: pyte
                 "NO_PROXY": "127.0.0.1",
             }
         )
-    passed(done)
+    assert_passed(done)
     assert left_after(mark) == {}

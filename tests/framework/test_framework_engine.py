@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from support.framework_service import CPU, REAL_ENV, SRC, RealGenerator
+from support.live import assert_passed, bare_environ, run_live_check
 from support.s3 import LocalS3, boto, keys_of
 from support.service import client
 
@@ -40,7 +41,11 @@ def s3() -> Iterator[LocalS3]:
         server.create_bucket("framework")
         picture = io.BytesIO()
         Image.new("RGB", (320, 192), (200, 30, 30)).save(picture, "PNG")
-        boto(server.environ).put_object(Bucket="framework", Key="in/a red.png", Body=picture.getvalue())
+        for name, content in (
+            ("a red.png", picture.getvalue()),
+            ("no picture.png", b"text that is named as a picture"),
+        ):
+            boto(server.environ).put_object(Bucket="framework", Key=f"in/{name}", Body=content)
         yield server
 
 
@@ -63,7 +68,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(s3: LocalS3, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealGenerator]:
     environ = {
         **s3.environ,
-        "NPA_COSMOS3_RAY_ALLOWED_S3_ROOTS": "s3://framework/in",
+        "NPA_COSMOS3_RAY_ALLOWED_S3_ROOTS": "s3://framework/in,s3://framework/live",
         "NPA_COSMOS3_RAY_BATCH_WAIT_TIMEOUT_S": "0.5",
         "COSMOS3_DRAIN_TIMEOUT_S": "5",
     }
@@ -90,6 +95,11 @@ def publish(s3: LocalS3, service: RealGenerator, name: str, samples: list[dict[s
     )
 
 
+def logged(service: RealGenerator) -> list[str]:
+    """The service's own lines; Ray and upstream write others between them."""
+    return [line for line in service.log_path.read_text(errors="replace").splitlines() if line.startswith('{"')]
+
+
 def read(s3: LocalS3, key: str) -> bytes:
     content: bytes = boto(s3.environ).get_object(Bucket="framework", Key=key)["Body"].read()
     return content
@@ -100,8 +110,10 @@ def test_the_revision_was_proved_and_ready_names_it(service: RealGenerator) -> N
         ready = http.get("/ready").json()
     assert ready["framework_revision"] == FRAMEWORK_REVISION and ready["backend"] == FRAMEWORK_BACKEND
     assert ready["status"] == "ready"
-    proofs = [json.loads(line) for line in service.log_path.read_text().splitlines() if "revision_proved" in line]
+    proofs = [json.loads(line) for line in logged(service) if "revision_proved" in line]
     assert proofs and proofs[0]["revision"] == FRAMEWORK_REVISION and proofs[0]["files"] > 600
+    # The patches put upstream on the CPU, and the service says so: no evidence for any GPU comes from here.
+    assert (ready["target"], ready["target_status"]) == ("cpu", "cpu")
     keep("ready.json", ready)
 
 
@@ -158,23 +170,44 @@ def test_an_image_from_s3_with_an_encoded_name_conditions_a_clip(
     assert result["args"]["output_dir"].endswith("/moving") and not result["args"]["output_dir"].startswith("/")
 
 
-def test_a_sample_that_upstream_cannot_run_fails_alone(service: RealGenerator) -> None:
-    good = {"name": "good", "model_mode": "text2image", "prompt": "a cube", "seed": 1, **SMALL}
-    # Depth from a picture passes upstream's checks and fails in its worker: no such file.
-    bad = {
-        "name": "bad",
-        "prompt": "x",
-        "vision_path": "s3://framework/in/a%20red.png",
-        "depth": {},
-        "seed": 2,
-        **SMALL,
-    }
-    with client(service, timeout=300) as http:
-        answer = http.post("/v1/batches", json={"samples": [good, bad]})
+def test_a_sample_that_upstream_cannot_run_fails_alone(s3: LocalS3, service: RealGenerator) -> None:
+    """Only upstream's worker opens a picture. It raises for this one, and so for all that it was given with it."""
+    common = {"prompt": "the same at night", "num_frames": 1, "seed": 1, "aspect_ratio": "1,1", **SMALL}
+    pictures = {"first": "a%20red.png", "good": "a%20red.png", "bad": "no%20picture.png", "also-good": "a%20red.png"}
+    samples = [{"name": name, "vision_path": f"s3://framework/in/{key}", **common} for name, key in pictures.items()]
+    before = len(logged(service))
+    with client(service, timeout=600) as http:
+        known = http.post("/v1/batches", json={"samples": samples[:1]})  # an unknown shape would run alone
+        answer = http.post("/v1/batches", json={"samples": samples[1:]})
+    assert [sample["state"] for sample in known.json()["samples"]] == ["succeeded"]
     assert answer.status_code == 200
-    codes = {sample["name"]: sample["code"] or sample["state"] for sample in answer.json()["samples"]}
-    assert codes == {"good": "succeeded", "bad": "engine_failed"}
+    told = {sample["name"]: sample for sample in answer.json()["samples"]}
+    codes = {name: sample["code"] or sample["state"] for name, sample in told.items()}
+    assert codes == {"good": "succeeded", "bad": "input_invalid", "also-good": "succeeded"}
+    assert "picture" in told["bad"]["message"]
     assert "Traceback" not in answer.text and str(service.output_root) not in answer.text
+    raised = [line for line in map(json.loads, logged(service)[before:]) if line.get("event") == "framework_raised"]
+    # Once for each of the three that were together, once for it alone.
+    assert [line["company"] for line in raised] == [True, True, True, False]
+    keep("one-bad-picture.json", told)
+
+
+def test_the_live_check_of_an_operator_passes(s3: LocalS3, service: RealGenerator) -> None:
+    """tests/live as a command: text2image at the default size, and an implicit image2image with an encoded name."""
+    live = {
+        "NPA_INTEGRATION_E2E": "1",
+        "NPA_COSMOS3_RAY_ENDPOINT": service.url,
+        "NPA_COSMOS3_RAY_TOKEN": service.token,
+        "NPA_COSMOS3_RAY_LIVE_OUTPUT_URI": "s3://framework/live/",
+        "NO_PROXY": "127.0.0.1",
+    }
+    done = run_live_check({**bare_environ(), **s3.environ, **live})
+    assert_passed(done)
+    (kept,) = {key.split("/")[1] for key in keys_of(s3.environ, "framework", "live/")}
+    response = json.loads(read(s3, f"live/{kept}/outputs/response.json"))
+    modes = {output["args"]["name"]: output["args"]["model_mode"] for output in response["outputs"]}
+    assert modes == {"live-text": "text2image", "live-implicit": "image2image"}
+    keep("live-check.json", {"summary": done.stdout.strip().splitlines()[-1], "response": response})
 
 
 def test_the_doctor_finds_only_what_a_machine_without_gpu_lacks() -> None:

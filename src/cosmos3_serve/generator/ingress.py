@@ -19,7 +19,7 @@ from ray import serve
 
 from cosmos3_serve.contract.profile import FRAMEWORK_PROFILE, EngineProfile, diffusers_profile
 from cosmos3_serve.contract.wire import APP_NAME
-from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.errors import Cosmos3Error, StartRefused
 from cosmos3_serve.generator.app import build_app
 from cosmos3_serve.generator.canary import Canary
 from cosmos3_serve.generator.checks import ServiceChecks
@@ -141,6 +141,8 @@ class IngressReplica:
         while self._front.engine is None:
             try:
                 self._front.engine = await self._engine.info()
+            except StartRefused:
+                raise  # it never will: a device that is no target
             except (Cosmos3Error, TimeoutError):
                 await asyncio.sleep(RETRY_S)  # weights load
 

@@ -43,6 +43,8 @@ CASES = [
     (ValueError("Attribute 'num_steps' is not the same for all samples: [5, 6]"), SampleCode.ENGINE_FAILED, False),
     (RuntimeError("Batched function doesn't preserve batch size"), SampleCode.OUTPUT_INVALID, False),
     (ValueError("Invalid vision extension: .gif"), SampleCode.INPUT_INVALID, False),
+    (OSError(f"cannot identify image file '{FOLDER}'"), SampleCode.INPUT_INVALID, False),
+    (ValueError(f"Error generating sample '{SECRET}': image file is truncated"), SampleCode.INPUT_INVALID, False),
     (AssertionError(f"{SECRET} {FOLDER}"), SampleCode.ENGINE_FAILED, False),
 ]
 

@@ -1,6 +1,7 @@
 """The port over a scripted handle: turns, rerun rules, exceptions, replacement. No cluster."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,14 @@ from ray.exceptions import ActorDiedError, RayTaskError
 from cosmos3_serve.contract.profile import FRAMEWORK_PROFILE
 from cosmos3_serve.contract.resolve import resolve_sample
 from cosmos3_serve.contract.sample import SampleOverrides
-from cosmos3_serve.errors import EngineFailed, SampleCode, SampleError
+from cosmos3_serve.errors import EngineFailed, SampleCode, SampleError, StartRefused
 from cosmos3_serve.generator.engines.framework import port as port_module
 from cosmos3_serve.generator.engines.framework.port import FrameworkEngine
 from cosmos3_serve.generator.engines.job import EngineInfo, EngineJob, EngineResult
+from cosmos3_serve.generator.hardware import admit_target
 from cosmos3_serve.generator.ports import SystemClock
 from cosmos3_serve.generator.runner import Flight, Outcome, WaveRunner
+from cosmos3_serve.settings import GeneratorSettings
 
 INFO = EngineInfo(
     engine="framework", revision=FRAMEWORK_PROFILE.revision, backend=FRAMEWORK_PROFILE.backend, checkpoint="c",
@@ -33,6 +36,7 @@ class Upstream:
         self.faults: dict[str, list[Exception]] = {}
         self.up = True
         self.kills = 0
+        self.cards: list[dict[str, str]] = []
         self._pending: list[tuple[dict[str, Any], asyncio.Future[Any]]] = []
         self.generate = SimpleNamespace(remote=self._remote)
 
@@ -58,6 +62,9 @@ class Upstream:
 
     def name(self) -> str:
         return f"replica-{self.kills}" if self.up else ""
+
+    def devices(self) -> list[dict[str, str]]:
+        return self.cards
 
     def kill(self) -> int:
         self.kills += 1
@@ -86,6 +93,40 @@ async def fly(engine: FrameworkEngine, *jobs: EngineJob) -> dict[str, Outcome]:
     runner = WaveRunner(engine, SystemClock())
     flight = Flight(tuple(job.key for job in jobs))
     return {outcome.job.name: outcome async for outcome in runner.run(jobs, flight, unwanted=lambda _: False)}
+
+
+H200 = {"name": "NVIDIA H200", "compute_capability": "9.0"}
+A100 = {"name": "NVIDIA A100", "compute_capability": "8.0"}
+
+
+@pytest.mark.parametrize(
+    ("cards", "capabilities", "device"),
+    [
+        ([], (), "cpu"),
+        ([H200, H200], ("9.0",), "NVIDIA H200"),
+        ([H200, A100], ("8.0", "9.0"), "NVIDIA H200, NVIDIA A100"),
+    ],
+)
+async def test_it_says_what_devices_the_replica_has_once_they_were_admitted(
+    tmp_path: Path, cards: list[dict[str, str]], capabilities: tuple[str, ...], device: str
+) -> None:
+    upstream, asked = Upstream(), list[tuple[str, ...]]()
+    upstream.cards = cards
+    engine = port(upstream, tmp_path, admit=lambda found: asked.append(tuple(found)))
+    info = await engine.info()
+    assert (info.capabilities, info.device) == (capabilities, device)
+    assert await engine.info() == info and asked == [capabilities], "asked once"
+
+
+async def test_a_device_that_is_no_target_is_refused_unless_forced(tmp_path: Path) -> None:
+    upstream = Upstream()
+    upstream.cards = [A100]
+    settings = GeneratorSettings.model_validate({"engine": "framework"})
+    with pytest.raises(StartRefused) as refused:
+        await port(upstream, tmp_path, admit=partial(admit_target, settings)).info()
+    assert refused.value.stable_code == "unsupported_gpu"
+    forced = settings.model_copy(update={"force_unsupported_gpu": True})
+    assert (await port(upstream, tmp_path, admit=partial(admit_target, forced)).info()).capabilities == ("8.0",)
 
 
 async def test_a_wave_is_one_batch_and_each_record_says_so(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from cosmos3_serve.contract.profile import EngineProfile
@@ -14,7 +15,7 @@ from cosmos3_serve.generator.engines.framework.supervisor import Supervisor
 from cosmos3_serve.generator.engines.guard import upstream_checks
 from cosmos3_serve.generator.engines.job import EngineInfo
 from cosmos3_serve.generator.guardrails.record import guard_record
-from cosmos3_serve.generator.system import accelerators
+from cosmos3_serve.generator.hardware import admit_target
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
 
@@ -36,13 +37,14 @@ def bind_engine(
         guarded=settings.guardrails,
         limit=min(settings.max_batch_size, settings.inference_batch_limit),
         make_overrides=_overrides,
+        admit=partial(admit_target, settings),
         on_replaced=on_replaced,
     )
     return engine, Supervisor(engine, replicas)
 
 
 def engine_info(settings: GeneratorSettings, checkpoint: Checkpoint, profile: EngineProfile) -> EngineInfo:
-    devices = accelerators()
+    """All of it but the devices, which the replica's machine has to say."""
     return EngineInfo(
         engine=profile.engine,
         revision=profile.revision,
@@ -51,7 +53,7 @@ def engine_info(settings: GeneratorSettings, checkpoint: Checkpoint, profile: En
         checkpoint_revision=checkpoint.revision,
         checkpoint_digest=checkpoint.digest,
         weights=checkpoint.weights,
-        device=devices[0]["name"] if devices else "cpu",
+        device="",
         dtype=_precision(checkpoint),
         supported_modes=tuple(sorted(profile.supported_modes)),
         max_num_seqs=settings.inference_batch_limit,

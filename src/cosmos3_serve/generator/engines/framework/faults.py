@@ -17,6 +17,8 @@ POISONED = re.compile(r"CUDA error|NCCL (?:error|timeout)|device-side assert|cud
 GUARDRAIL = re.compile(r"Guardrail blocked (prompt|video|text|image)")
 MIXED = re.compile(r"^Attribute '(\w+)' is not the same for all samples|^Batch \d+ keys")
 COUNT = re.compile(r"doesn't preserve batch size")
+# Pillow's words, in upstream's worker, about bytes that are named as a picture; they quote the path.
+UNREADABLE = re.compile(r"cannot identify image file|image file is truncated|broken data stream|decompression bomb")
 # Upstream's own words about a request which quote nothing of it.
 HARMLESS = (
     re.compile(r"^Resolution '[\w]{1,8}' only supports image generation"),
@@ -76,6 +78,8 @@ def fault_of(error: BaseException) -> Fault:
         return Fault(SampleCode.ENGINE_FAILED, f"the framework cannot run these samples together{what}")
     if COUNT.search(text):
         return Fault(SampleCode.OUTPUT_INVALID, "the framework answered another number of results than samples")
+    if UNREADABLE.search(text):
+        return Fault(SampleCode.INPUT_INVALID, "a picture is damaged, too large, or no PNG, JPEG or WebP")
     for harmless in HARMLESS:
         if harmless.match(text):
             return Fault(SampleCode.INPUT_INVALID, text.splitlines()[0][:200])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -57,6 +57,10 @@ class Replicas(Protocol):
     def name(self) -> str:
         """Of the living replica; every replica has another. Empty while there is none."""
 
+    def devices(self) -> list[dict[str, str]]:
+        """Devices that its workers may use, as `system.accelerators` has them; none on a CPU. Raises EngineFailed while
+        the workers cannot be found."""
+
     def kill(self) -> int:
         """Kill replicas and their workers; how many replicas. Serve starts a new one."""
 
@@ -64,7 +68,8 @@ class Replicas(Protocol):
 class FrameworkEngine:
     """Args:
     handle: of upstream's deployment.
-    info: what the service says of this engine.
+    info: what the service says of this engine, but its devices: they are the replica's.
+    admit: refuses compute capabilities that are no target; raises StartRefused.
     guarded: upstream's own guardrails are on.
     limit: calls in one turn: no more than coalesce, nor than share an inference call.
     make_overrides: upstream's `OmniSampleOverrides` from fields; may block, raises pydantic's ValidationError.
@@ -81,6 +86,7 @@ class FrameworkEngine:
         guarded: bool,
         limit: int,
         make_overrides: Callable[[Mapping[str, Any]], Any],
+        admit: Callable[[Collection[str]], object] = lambda _: None,
         on_replaced: Callable[[], None] = lambda: None,
     ) -> None:
         self._handle = handle
@@ -89,6 +95,7 @@ class FrameworkEngine:
         self._root = output_root
         self._guarded = guarded
         self._make_overrides = make_overrides
+        self._admit = admit
         self._on_replaced = on_replaced
         self._turns = Turns(limit)
         self._answers = Answers()
@@ -115,12 +122,23 @@ class FrameworkEngine:
     # ---- the coordinator's port
 
     async def info(self) -> EngineInfo:
-        """Raises EngineFailed (`replica_lost`) when no replica runs within ten seconds."""
+        """What runs, on the devices that the replica has (upstream's replica knows neither info nor our targets).
+
+        Raises:
+            EngineFailed: `replica_lost`: no replica runs within ten seconds.
+            StartRefused: `unsupported_gpu`.
+        """
         deadline = time.monotonic() + INFO_S
         while self.replacing or not await asyncio.to_thread(self._replicas.serving):
             if time.monotonic() > deadline:
                 raise EngineFailed("no replica of the framework runs", code="replica_lost")
             await asyncio.sleep(POLL_S)
+        if self._info.capabilities is None:
+            devices = await asyncio.to_thread(self._replicas.devices)
+            capabilities = tuple(sorted({device["compute_capability"] for device in devices}))
+            self._admit(capabilities)
+            named = ", ".join(dict.fromkeys(device["name"] for device in devices))
+            self._info = self._info.model_copy(update={"capabilities": capabilities, "device": named or "cpu"})
         return self._info
 
     async def generate(self, job: EngineJob) -> EngineResult:

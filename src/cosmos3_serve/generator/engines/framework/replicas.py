@@ -14,13 +14,19 @@ from typing import Any
 
 import ray
 import structlog
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from cosmos3_serve.errors import EngineFailed
 from cosmos3_serve.generator.engine_port import kill_replicas, replica_names, serve_status
 from cosmos3_serve.generator.engines.framework.deployment import WORKER_CLASS
+from cosmos3_serve.generator.system import accelerators
 
 log = structlog.get_logger(__name__)
 
 END_S = 5.0
+ASK_S = 60.0
+DEVICE_ENV = "COSMOS_DEVICE"  # upstream's own; its workers read it on import
 LIVING = frozenset({"ALIVE", "RESTARTING"})
 
 
@@ -49,6 +55,20 @@ class RayReplicas:
 
     def missing(self) -> int:
         return max(0, self._world_size - len(self._workers()))
+
+    def devices(self) -> list[dict[str, str]]:
+        """All devices of the machines that the workers are on: Ray does not tell which of them a worker was given.
+
+        Raises:
+            EngineFailed: no worker is known yet, or another machine does not answer.
+        """
+        if os.environ.get(DEVICE_ENV) == "cpu":
+            return []
+        nodes = {worker["Address"]["NodeID"] for worker in self._workers()}
+        if not nodes:
+            raise EngineFailed("the framework's workers are not known yet", code="replica_lost")
+        here = ray.get_runtime_context().get_node_id()
+        return [device for node in sorted(nodes) for device in (accelerators() if node == here else _devices_of(node))]
 
     def kill(self) -> int:
         names = replica_names(self._app, self._deployment)
@@ -85,6 +105,17 @@ class RayReplicas:
             and actor["State"] in LIVING
             and _place(actor["OwnerAddress"]) in owners
         ]
+
+
+def _devices_of(node: str) -> list[dict[str, str]]:
+    place = NodeAffinitySchedulingStrategy(node, soft=False)
+    asked = ray.remote(num_cpus=0, scheduling_strategy=place)(accelerators).remote()
+    try:
+        found: list[dict[str, str]] = ray.get(asked, timeout=ASK_S)
+    except (RayError, TimeoutError) as error:
+        log.warning("devices_unknown", exception=type(error).__name__)
+        raise EngineFailed("the machine of a worker does not say what devices it has", code="replica_lost") from None
+    return found
 
 
 def _place(address: dict[str, Any]) -> tuple[str, str, int]:
