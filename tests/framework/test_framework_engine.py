@@ -69,7 +69,7 @@ def service(s3: LocalS3, checkpoint: Path, tmp_path_factory: pytest.TempPathFact
     environ = {
         **s3.environ,
         "NPA_COSMOS3_RAY_ALLOWED_S3_ROOTS": "s3://framework/in,s3://framework/live",
-        "NPA_COSMOS3_RAY_BATCH_WAIT_TIMEOUT_S": "0.5",
+        "NPA_COSMOS3_RAY_BATCH_WAIT_TIMEOUT_S": "1",
         "COSMOS3_DRAIN_TIMEOUT_S": "5",
     }
     with RealGenerator(Path(PYTHON), checkpoint, environ, tmp_path_factory.mktemp("real")) as running:
