@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -117,10 +118,22 @@ def _event(body: dict[str, object]) -> bytes:
     return b"data: " + json.dumps(body if "error" in body else head | body).encode() + b"\n\n"
 
 
+class Served(Protocol):
+    """A double that an ASGI server can run."""
+
+    url: str
+
+    def app(self) -> Starlette: ...
+
+
+S = TypeVar("S", bound=Served)
+
+
 @contextmanager
-def bench_server(server: BenchServer) -> Iterator[BenchServer]:
+def bench_server(server: S) -> Iterator[S]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        listener.listen(1024)  # who comes before the server does waits for it
         runner = uvicorn.Server(uvicorn.Config(server.app(), log_level="error", lifespan="off"))
         thread = threading.Thread(target=runner.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

@@ -7,6 +7,7 @@ import html
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from cosmos3_serve.bench.records import Run
 from cosmos3_serve.bench.report import COLUMNS, flat
@@ -28,13 +29,7 @@ def draw(runs: Sequence[Run], directory: Path) -> list[Path]:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise UsageError("plots need matplotlib", remedy="pip install 'cosmos3-serve[bench]'") from None
+    pyplot = drawing()
     made = []
     for name, (label, figure) in PLOTS.items():
         chart, axes = pyplot.subplots(figsize=(6, 4), dpi=120)
@@ -46,7 +41,7 @@ def draw(runs: Sequence[Run], directory: Path) -> list[Path]:
         axes.set(xlabel="requests in flight", ylabel=label, title=_labels(runs))
         axes.set_ylim(bottom=0)
         axes.legend()
-        made.append(_saved(chart, directory / f"{name}.png"))
+        made.append(saved(chart, directory / f"{name}.png"))
         pyplot.close(chart)
     chart, axes = pyplot.subplots(figsize=(6, 4), dpi=120)
     for run in runs:
@@ -56,34 +51,58 @@ def draw(runs: Sequence[Run], directory: Path) -> list[Path]:
     axes.set_title(_labels(runs))
     axes.set_ylim(bottom=0)
     axes.legend()
-    made.append(_saved(chart, directory / "ttft-by-question.png"))
+    made.append(saved(chart, directory / "ttft-by-question.png"))
     pyplot.close(chart)
     return made
 
 
+def drawing() -> Any:
+    """matplotlib's pyplot, drawing into files.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise UsageError("plots need matplotlib", remedy="pip install 'cosmos3-serve[bench]'") from None
+    return pyplot
+
+
 def page(runs: Sequence[Run], plots: Sequence[Path], directory: Path) -> Path:
     """Tables and pictures in one file without a link to anything."""
-    parts = [_HEAD]
+    parts: list[str] = []
     for run in runs:
         work = run.workload
-        parts.append(f"<h1>{_text(run.model)}, {_text(work.profile)}</h1>")
+        parts.append(f"<h1>{text(run.model)}, {text(work.profile)}</h1>")
         parts.append(
-            f"<p>{_text(run.started_at)}, server {_text(run.server)}, <strong>weights: {_text(run.weights)}</strong>,"
-            f" load: {_text(run.load)}. {work.videos} videos of {run.recipe.seconds} s, {work.questions} questions"
+            f"<p>{text(run.started_at)}, server {text(run.server)}, <strong>weights: {text(run.weights)}</strong>,"
+            f" load: {text(run.load)}. {work.videos} videos of {run.recipe.seconds} s, {work.questions} questions"
             f" each, {work.output_tokens} tokens an answer.</p>"
         )
-        parts.append(f"<p>{_text(', '.join(f'{name} {value}' for name, value in run.machine.items()))}</p>")
-        parts.append("<table><tr>" + "".join(f"<th>{_text(name)}</th>" for name in COLUMNS) + "</tr>")
-        for row in levels(run):
-            cells = "".join(f"<td>{_cell(value)}</td>" for value in flat(row).values())
-            parts.append(f"<tr>{cells}</tr>")
-        parts.append("</table>")
+        parts.append(f"<p>{text(', '.join(f'{name} {value}' for name, value in run.machine.items()))}</p>")
+        parts.append(table(COLUMNS, [list(flat(row).values()) for row in levels(run)]))
+    return document(parts, plots, directory)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """An HTML table; every cell is escaped."""
+    lines = ["<table><tr>" + "".join(f"<th>{text(head)}</th>" for head in heads) + "</tr>"]
+    lines += ["<tr>" + "".join(f"<td>{cell(value)}</td>" for value in row) + "</tr>" for row in rows]
+    return "\n".join([*lines, "</table>"])
+
+
+def document(parts: Sequence[str], plots: Sequence[Path], directory: Path) -> Path:
+    """The page of these parts (HTML) and these pictures, which are put into it."""
+    lines = [_HEAD, *parts]
     for path in plots:
         data = base64.b64encode(path.read_bytes()).decode()
-        parts.append(f"<img alt='{_text(path.stem)}' src='data:image/png;base64,{data}'>")
-    parts.append("</html>")
+        lines.append(f"<img alt='{text(path.stem)}' src='data:image/png;base64,{data}'>")
     target = directory / HTML
-    target.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    target.write_text("\n".join([*lines, "</html>"]) + "\n", encoding="utf-8")
     return target
 
 
@@ -108,7 +127,8 @@ def _labels(runs: Sequence[Run]) -> str:
     return f"weights: {', '.join(sorted({run.weights for run in runs}))}"
 
 
-def _saved(chart: object, path: Path) -> Path:
+def saved(chart: object, path: Path) -> Path:
+    """Write a chart as PNG."""
     data = io.BytesIO()
     # Without the time of drawing the same run gives the same file.
     chart.savefig(data, format="png", bbox_inches="tight", metadata={"Software": None})  # type: ignore[attr-defined]
@@ -116,9 +136,11 @@ def _saved(chart: object, path: Path) -> Path:
     return path
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
+    """Escaped for HTML."""
     return html.escape(str(value))
 
 
-def _cell(value: object) -> str:
-    return _text(f"{value:.4g}" if isinstance(value, float) else "" if value is None else value)
+def cell(value: object) -> str:
+    """A figure of a table, short; None is empty."""
+    return text(f"{value:.4g}" if isinstance(value, float) else "" if value is None else value)

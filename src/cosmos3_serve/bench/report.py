@@ -68,9 +68,9 @@ def read(directory: Path) -> Run:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise _unreadable(directory, f"{place}: {first['msg']}") from None
+        raise unreadable(directory, f"{place}: {first['msg']}") from None
     except (OSError, ValueError, TypeError) as error:
-        raise _unreadable(directory, str(error)) from None
+        raise unreadable(directory, str(error)) from None
     require_valid(run)
     return run
 
@@ -81,7 +81,7 @@ def table(rows: list[Level]) -> str:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: _cell(value) for name, value in flat(row).items()})
+        writer.writerow({name: cell(value) for name, value in flat(row).items()})
     return text.getvalue()
 
 
@@ -131,7 +131,8 @@ def markdown(run: Run, rows: list[Level]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _unreadable(directory: Path, why: str) -> InputError:
+def unreadable(directory: Path, why: str) -> InputError:
+    """The failure of a directory whose files are no run."""
     return InputError(f"{directory} holds no run that can be read: {why.splitlines()[0]}", code="run_unreadable")
 
 
@@ -148,5 +149,6 @@ def require_new(directory: Path) -> None:
         )
 
 
-def _cell(value: Any) -> Any:
+def cell(value: Any) -> Any:
+    """A value as a CSV carries it."""
     return f"{value:.6g}" if isinstance(value, float) else value

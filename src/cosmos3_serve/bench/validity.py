@@ -32,7 +32,14 @@ def require_valid(run: Run) -> None:
     Raises:
         Refusal: code `run_invalid`; `errors` holds each finding, named by its code.
     """
-    findings = check(run)
+    refuse(check(run))
+
+
+def refuse(findings: Sequence[Finding]) -> None:
+    """
+    Raises:
+        Refusal: code `run_invalid`, if there is any finding.
+    """
     if not findings:
         return
     more = f" (and {len(findings) - 1} more)" if findings[1:] else ""
@@ -56,7 +63,7 @@ def answered(run: Run) -> Iterable[Finding]:
     bad = [r for r in run.requests if r.error is not None or r.status != 200 or r.first is None]
     if bad:
         kinds = Counter(r.error or f"status {r.status}" if r.first is None or r.error else "no text" for r in bad)
-        yield _of("request_failed", f"requests failed: {_most(kinds)}", bad)
+        yield _of("request_failed", f"requests failed: {most(kinds)}", bad)
     odd = [
         r for r in run.requests if r.first is not None and not r.started <= r.first <= (r.last or r.first) <= r.ended
     ]
@@ -95,7 +102,7 @@ def lengths(run: Run) -> Iterable[Finding]:
     bad = [r for r in run.requests if r.output_tokens != wanted]
     if bad:
         seen = Counter(str(r.output_tokens) for r in bad)
-        yield _of("output_length", f"answers have not exactly {wanted} tokens: {_most(seen)}", bad)
+        yield _of("output_length", f"answers have not exactly {wanted} tokens: {most(seen)}", bad)
 
 
 def distinct(run: Run) -> Iterable[Finding]:
@@ -189,5 +196,6 @@ def _level(key: tuple[int, int]) -> str:
     return f"concurrency {key[1]}, repeat {key[0]}"
 
 
-def _most(kinds: Counter[str]) -> str:
+def most(kinds: Counter[str]) -> str:
+    """The commonest of them, with how often."""
     return ", ".join(f"{kind} ×{count}" for kind, count in kinds.most_common(SHOWN))

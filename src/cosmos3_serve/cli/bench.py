@@ -1,19 +1,19 @@
-"""`cosmos3 bench …`: videos, a run against a reasoner, two runs compared."""
+"""`cosmos3 bench …`: videos, a run against a reasoner, two runs compared, a fleet planned."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cosmos3_serve.cli import output
+from cosmos3_serve.cli.bench_generator import generator
 from cosmos3_serve.cli.group import command_group
+from cosmos3_serve.cli.progress_bar import first_error, progress
 from cosmos3_serve.cli.reasoner import MODEL, Endpoint, Json, Model, Timeout, TokenEnv
 from cosmos3_serve.errors import UsageError
 from cosmos3_serve.settings import REASONER_TOKEN_ENV
@@ -25,9 +25,15 @@ ENVIRONMENT = Path(".venv-aiperf")
 
 
 def register(app: typer.Typer) -> None:
-    text = "Measure a reasoner: no figure leaves an invalid run."
-    group = command_group("bench", text, setup=setup, videos=videos, reasoner=reasoner, compare=compare, plan=plan)
-    app.add_typer(group)
+    text = "Measure a reasoner or a generator: no figure leaves an invalid run."
+    commands: dict[str, Callable[..., None]] = {
+        "setup": setup,
+        "videos": videos,
+        "reasoner": reasoner,
+        "generator": generator,
+        "compare": compare,
+    }
+    app.add_typer(command_group("bench", text, plan=plan, **commands))
 
 
 def setup(aiperf_dir: Environment = ENVIRONMENT, json: Json = False) -> None:
@@ -61,7 +67,7 @@ def videos(
     try:
         recipe = Recipe(seconds=seconds, fps=fps, width=int(width), height=int(height), codec=codec)
     except (ValueError, ValidationError) as error:
-        raise UsageError(f"no clip can be made so: {_first(error)}", remedy="for example --size 640x360") from None
+        raise UsageError(f"no clip can be made so: {first_error(error)}", remedy="for example --size 640x360") from None
     with progress("clips", count) as show:
         listing = make_videos(
             videos_dir, count, recipe, workers=workers, progress=lambda made: show("clips", made, count)
@@ -132,7 +138,7 @@ def reasoner(
             }
         )
     except (ValueError, ValidationError) as error:
-        raise UsageError(f"no such run: {_first(error)}") from None
+        raise UsageError(f"no such run: {first_error(error)}") from None
 
     if load not in ("aiperf", "own"):
         raise UsageError(f"--load {load!r} is neither aiperf nor own")
@@ -235,25 +241,3 @@ def _levels(text: str) -> tuple[int, ...]:
     if min(levels) < 1 or len(set(levels)) != len(levels):
         raise UsageError("--concurrency wants different levels of at least 1")
     return levels
-
-
-@contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
-    """A bar on stderr; called with what is being done, how much of it is done, and of how much."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=output.console(), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-
-        def show(label: str, done: int, of: int) -> None:
-            bar.update(task, description=label, completed=done, total=of)
-
-        yield show
-
-
-def _first(error: Exception) -> str:
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):
-        found = error.errors()[0]
-        return f"{'.'.join(str(place) for place in found['loc'])}: {found['msg']}"
-    return str(error)

@@ -1,0 +1,1 @@
+"""Measure a generator service: arrivals, shapes, what was brought together, and where the time went."""
