@@ -109,7 +109,7 @@ def test_a_batch_size_of_one_is_fail(tmp_path: Path) -> None:
         ["run", NAME, "--expect", "FAIL"],
         ["run", NAME, "--endpoint", "http://127.0.0.1:9", "--engine", "diffusers"],
         ["run", NAME, "--endpoint", "nonsense"],
-        ["run"],
+        ["show"],
     ],
 )
 def test_usage_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,3 +186,21 @@ def test_the_services_own_refusal_keeps_its_code() -> None:
     assert isinstance(refusal, StartRefused)
     assert (refusal.stable_code, refusal.exit_code, refusal.remedy) == ("guardrails_unavailable", 3, "do")
     assert _refusal(Log("Traceback …")) is None  # type: ignore[arg-type]
+
+
+def test_the_checklist_runs_as_the_handbook_writes_it_and_refuses_another_device(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Without a name, and on this machine, whose device is not the one that was asked for."""
+    assert run("run", "--target", "sm_120", "--engine", "diffusers", "--device", "cpu", "--json") == 3
+    assert json.loads(capsys.readouterr().out)["code"] == "wrong_target"
+    assert not list(tmp_path.glob("golden-eval-*")), "nothing was started, and there is nothing to record"
+
+
+def test_a_running_service_gets_its_checklist(tmp_path: Path) -> None:
+    with BaselineServer(tmp_path / "server") as server:
+        code = run("run", "--endpoint", server.endpoint, "--evidence-dir", str(tmp_path / "a"))
+    assert code == 3
+    rows = json.loads((tmp_path / "a" / "result.json").read_text())["checklist"]
+    assert {row["state"] for row in rows} == {"shown", "not shown", "outside this run"}
+    assert {row["item"]: row["state"] for row in rows}["two decodable artifacts"] == "shown"

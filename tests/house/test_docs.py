@@ -74,3 +74,12 @@ def test_every_code_of_the_error_map_is_documented() -> None:
 
     page = text(ROOT / "docs" / "errors.md")
     assert [code for code in tree(Cosmos3Error) if f"`{code}`" not in page] == []
+
+
+def test_symptoms_name_codes_that_exist() -> None:
+    errors, fleet = (text(ROOT / "docs" / name) for name in ("errors.md", "reasoner-fleet.md"))
+    rows = [line.split("|")[1] for line in text(ROOT / "docs/symptoms.md").splitlines() if line.startswith("| ")]
+    named = {code for cell in rows for code in re.findall(r"`([a-z]+(?:_[a-z0-9]+)+)`", cell)}
+    others = {"output_root"}  # a readiness check
+    assert len(named) > 30
+    assert {code for code in named if f"`{code}`" not in errors + fleet} <= others

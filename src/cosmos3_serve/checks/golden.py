@@ -50,7 +50,7 @@ def entry(name: str) -> dict[str, Any]:
     return {
         "name": RAY_SERVE,
         "image": "npa-cosmos3-ray-serve",
-        "dockerfile": None,  # this repository builds no image yet
+        "dockerfile": "containers/generator-framework.Dockerfile",
         "foundation": "NVIDIA Cosmos3-Nano by the pinned cosmos-framework, on Ray Serve",
         "physical_ai": "synthetic images and video from text, images, video and actions",
         "safety": {

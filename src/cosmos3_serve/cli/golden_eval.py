@@ -9,13 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from cosmos3_serve.checks.golden import RAY_SERVE
 from cosmos3_serve.cli import output
 from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.options import settings_options
 from cosmos3_serve.errors import ExitCode, UsageError
 from cosmos3_serve.settings import TOKEN_ENV, GeneratorSettings
 
-Name = Annotated[str, typer.Argument(help="Which one: cosmos3-ray-serve.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="Which one; there is cosmos3-ray-serve.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
@@ -38,7 +39,7 @@ def show(name: Name, json: Json = False) -> None:
 @settings_options(GeneratorSettings)
 def run(
     flags: dict[str, Any],
-    name: Name,
+    name: Name = RAY_SERVE,
     endpoint: Annotated[
         str, typer.Option("--endpoint", help="Evaluate this running service; without it one is started.")
     ] = "",
@@ -62,7 +63,8 @@ def run(
 
     PASS is the production alone: the pinned framework, trained weights, guardrails applied, a GPU. Anything less that
     went through is PASS_ with what was less, such as PASS_DIFFUSERS_RANDOM_UNGUARDED_CPU, and exit 3 unless --expect
-    names it; FAIL is exit 4. Without --endpoint the flags and variables of ray-serve decide what is started.
+    names it; FAIL is exit 4. A checklist says what of an image's acceptance on its target was shown. Without --endpoint
+    the flags and variables of ray-serve decide what is started.
     """
     from cosmos3_serve.checks.golden import FAIL, entry
     from cosmos3_serve.cli.golden_run import GoldenOrder, run_golden
@@ -109,4 +111,6 @@ def _tell(result: dict[str, Any]) -> None:
         print(f"  failed: {text}")
     for text in result["not_proven"]:
         print(f"  not proven: {text}")
+    for row in result["checklist"]:
+        print(f"  [{row['state']}] {row['item']}: {row['why']}")
     print(f"  records: {result['evidence_dir']}", flush=True)

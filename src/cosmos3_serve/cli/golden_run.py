@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from cosmos3_serve.checks.golden import request
+from cosmos3_serve.checks.golden_checklist import checklist
 from cosmos3_serve.checks.golden_images import verified_images
 from cosmos3_serve.checks.golden_verdict import Seen, require_target, target_of_service, verdict
 from cosmos3_serve.cli.children import Children
@@ -114,6 +115,7 @@ def run_golden(order: GoldenOrder, say: Say) -> dict[str, Any]:
         "seconds": seconds,
         "service": "started by this run" if order.settings else "already running",
     }
+    result["checklist"] = checklist(result, order.target, publication)
     _write(order.folder / "result.json", result)
     return result
 

@@ -29,7 +29,6 @@ def info_routes(front: Front) -> list[Route]:
 
     async def ready(_: Request) -> Response:
         report = await ready_report(front)
-        front.metrics.ready(report.status == "ready")
         if report.status == "ready":
             return JSONResponse(report.model_dump(mode="json"))
         error = NotReady(NOT_READY, remedy="see `checks`: each says what it waits for", retry_after_s=RETRY_S)
@@ -68,7 +67,7 @@ async def ready_report(front: Front) -> ReadyReport:
     """Every check with its reason, and what is known of the engine so far."""
     settings, profile, engine = front.settings, front.profile, front.engine
     checks = [Check(name=f.name, ok=f.ok, reason=f.reason) for f in await front.readiness.findings()]
-    return ReadyReport(
+    report = ReadyReport(
         backend=profile.backend,
         model=settings.model,
         guardrails=settings.guardrails,
@@ -91,3 +90,5 @@ async def ready_report(front: Front) -> ReadyReport:
         **_target(front),
         checks=checks,
     )
+    front.metrics.ready(report.status == "ready")  # the service looks every few seconds, also where no probe asks
+    return report
