@@ -91,6 +91,35 @@ def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
     assert failed.value.stable_code == "aiperf_not_installed"
 
 
+FAKE = """#!/bin/sh
+# A double of AIPerf: one record a question, and its table.
+for word in "$@"; do
+  case "$before" in --output-artifact-dir) folder="$word";; esac
+  before="$word"
+done
+cp "$RECORDS" "$folder/profile_export.jsonl"
+printf 'Metric,avg,p50\\nTime to First Token (ms),12.0,11.0\\n' > "$folder/profile_export_aiperf.csv"
+"""
+
+
+async def test_the_summary_of_the_last_level_is_aiperfs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "aiperf"
+    program.write_text(FAKE)
+    program.chmod(0o755)
+    (tmp_path / "records").write_text(line(0, 0) + "\n" + line(0, 1) + "\n")
+    monkeypatch.setenv("RECORDS", str(tmp_path / "records"))
+    load = aiperf.AIPerfLoad(
+        program, "t", WORK, base_url="http://x", token="", model=MODEL, part={"video-00000.mp4": "u"},
+        folder=tmp_path / "out", text_tokens=1,
+    )  # fmt: skip
+    assert load.summary == ""
+    assert len(await load.level(["video-00000.mp4"], concurrency=1, repeat=0)) == 2
+    assert load.summary == "Metric,avg,p50\nTime to First Token (ms),12.0,11.0\n"
+    (tmp_path / "out" / "c1-r0" / aiperf.SUMMARY).write_text("x" * (aiperf.MAX_SUMMARY + 9))
+    assert len(aiperf.summary(tmp_path / "out" / "c1-r0")) == aiperf.MAX_SUMMARY
+    assert aiperf.summary(tmp_path / "nowhere") == ""
+
+
 def test_the_proxy_records_headers_and_passes_everything_on() -> None:
     server = BenchServer()
     body = {"messages": [{"content": [{"type": "video_url", "video_url": {"url": "u"}}]}], "max_completion_tokens": 2}

@@ -1,6 +1,7 @@
 """`cosmos3 bench …` as a user runs it: results on stdout, an invalid run ends with exit code 3 and no figure."""
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from support.bench_server import BenchServer, Faults, bench_server
 
 from cosmos3_serve.cli import main
+from cosmos3_serve.cli.bench import _show_level
+from cosmos3_serve.client.served import until_served
 
 WORK = ["--load", "own", "--videos", "3", "--questions", "2", "--output-tokens", "4", "--concurrency", "1,2"]
 
@@ -91,3 +94,40 @@ def test_bad_calls_are_named(
 def test_the_plan_without_a_run_is_set_against_the_published_table(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = run(capsys, "plan")
     assert code == 0 and len(found["checked"]) == 8 and found["predicted"] == {}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_clips_are_served_here_and_named_by_the_public_address(
+    clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    public = f"http://localhost:{port}"
+    more = ["--video-host", "127.0.0.1", "--video-port", str(port), "--video-public-url", public, "--level-summaries"]
+    with bench_server(BenchServer(profile="round-robin")) as server:
+        code, found = run(capsys, *measure(clips, tmp_path / "r", "round-robin", server, *more))
+    assert (code, found["valid"]) == (0, True)
+    held = set().union(*server.held.values())
+    assert {url for url in held if url} == {f"{public}/video-{number:05d}.mp4" for number in range(3)}
+
+
+def test_a_public_address_that_leads_nowhere_ends_the_run_before_it_starts(
+    clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(until_served, "__kwdefaults__", {"attempts": 2, "pause_s": 0.0})
+    with bench_server(BenchServer(profile="round-robin")) as server:
+        argv = measure(clips, tmp_path / "r", "round-robin", server, "--video-public-url", "http://127.0.0.1:9")
+        code, found = run(capsys, *argv)
+    assert (code, found["code"], server.asked) == (4, "video_not_served", 0)
+
+
+def test_each_level_shows_the_load_generators_own_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    _show_level("concurrency 4", "Metric,avg\nTTFT,12\n")
+    _show_level("concurrency 8", "")
+    said = capsys.readouterr().err
+    assert "concurrency 4: the load generator's own summary, not checked\nMetric,avg\nTTFT,12\n" in said
+    assert "concurrency 8" in said and "wrote none" in said

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from support.gateway import OTHER_TOKEN, TOKEN, World, soon, video, world
 from support.stub_replica import breaks, says
 
 from cosmos3_serve.cli import main
-from cosmos3_serve.client import reasoner, reasoner_smoke
+from cosmos3_serve.client import reasoner, reasoner_smoke, served
 from cosmos3_serve.client.reasoner import Reasoner, failure
 from cosmos3_serve.client.synthetic_video import make_video
 from cosmos3_serve.errors import (
@@ -304,3 +305,20 @@ async def test_a_server_that_is_no_reasoner_is_named_as_such(tmp_path: Path) -> 
             with pytest.raises(ContractViolation, match=r"127\.0\.0\.1") as found:
                 await call
             assert "is a reasoner there" in found.value.remedy
+
+
+async def test_smoke_lets_the_service_fetch_the_video(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    where = ["--video-port", str(port), "--video-public-url", f"http://127.0.0.1:{port}/"]
+    monkeypatch.setattr(served, "PAUSE_S", 0)
+    async with world(tmp_path, replicas=1, media_allow=(f"127.0.0.1:{port}",)) as here:
+        assert await command(here, "smoke", *where, monkeypatch=monkeypatch) == 0
+        assert capsys.readouterr().out.startswith("Smoke test passed: ")
+        assert here.replicas[0].encoded  # the bytes came to a replica
+    async with world(tmp_path, replicas=1) as here:  # which may not fetch from there
+        assert await command(here, "smoke", *where, monkeypatch=monkeypatch) == 2
+    assert "Smoke test passed" not in capsys.readouterr().out

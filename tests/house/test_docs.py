@@ -14,6 +14,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "recipes").rglob("*.md")),
     ROOT / "benchmarks/README.md",
 ]
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#([^)\s]+))?\)")

@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
 }
 HEAVY = {"ray", "torch", "diffusers", "transformers", "numpy", "fastapi", "moto"}
-LIGHT_ROOMS = ("contract", "storage", "client", "review", "checks")
+LIGHT_ROOMS = ("contract", "storage", "client", "review", "checks", "deploy")
 CLIENT_CPU_S = 0.5
 
 

@@ -24,7 +24,8 @@ from cosmos3_serve.errors import ServiceFailure, UsageError
 VERSION = "0.13.0"
 ENVIRONMENT = Path(".venv-aiperf")
 SESSION_VARIABLE = "AIPERF_HTTP_X_DYNAMO_SESSION_ID_FROM_CORRELATION_ID"
-EXPORT, DATASET = "profile_export.jsonl", "questions.jsonl"
+EXPORT, DATASET, SUMMARY = "profile_export.jsonl", "questions.jsonl", "profile_export_aiperf.csv"
+MAX_SUMMARY = 64 * 1024  # characters
 LEVEL_TIMEOUT_S = 6 * 3600.0
 SETUP_TIMEOUT_S = 1800.0
 
@@ -49,6 +50,7 @@ class AIPerfLoad:
         self._base, self._token, self._model = base_url, token, model
         self._part, self._folder, self._text_tokens = part, folder, text_tokens
         self._headers: tuple[str, ...] = ()
+        self.summary = ""
 
     async def prove(self) -> None:
         """One question without a video through a recording proxy: which headers this AIPerf really sends."""
@@ -73,6 +75,7 @@ class AIPerfLoad:
                             text_tokens=self._text_tokens)  # fmt: skip
         for _ in found:
             done()
+        self.summary = await asyncio.to_thread(summary, folder)
         return found
 
     async def _process(
@@ -116,6 +119,15 @@ class AIPerfLoad:
             "--extra-inputs", "temperature:0", "--use-server-token-count", "--ui", "none",
             "--output-artifact-dir", str(folder),
         ]  # fmt: skip
+
+
+def summary(folder: Path) -> str:
+    """AIPerf's own table of a level, as it wrote it; empty where it wrote none."""
+    try:
+        with (folder / SUMMARY).open(encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_SUMMARY)
+    except OSError:
+        return ""
 
 
 def find(environment_dir: Path, tokenizer: str) -> Path:

@@ -28,6 +28,7 @@ class Load:
     """
 
     name = "cosmos3 bench (own load generator)"
+    summary = ""
 
     def __init__(
         self,

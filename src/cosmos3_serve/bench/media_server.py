@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from cosmos3_serve.bench.serving import serving
-from cosmos3_serve.bench.videos import MIME, VideoSet
+from cosmos3_serve.bench.videos import MIME, Recipe, VideoSet, listed
 
 CHUNK = 256 * 1024
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)\Z")
@@ -69,4 +69,12 @@ def serve_videos(directory: Path, listing: VideoSet, *, host: str = "127.0.0.1",
             pass
 
     with serving(Handler, host=host, port=port) as url:
+        yield url
+
+
+@contextmanager
+def serve_file(path: Path, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """The base URL of a server of one clip under its own name, which is one of a set's (`video-00000.mp4`)."""
+    listing = VideoSet(recipe=Recipe(), made_by="elsewhere", videos=[listed(path)])
+    with serve_videos(path.parent, listing, host=host, port=port) as url:
         yield url

@@ -19,6 +19,7 @@ from cosmos3_serve.bench.media_server import serve_videos
 from cosmos3_serve.bench.records import Request, Run, Workload
 from cosmos3_serve.bench.videos import MIME, Video, VideoSet, refuse_duplicates
 from cosmos3_serve.client.reasoner import Reasoner, data_url
+from cosmos3_serve.client.served import until_served
 from cosmos3_serve.errors import ContractViolation, InputError
 
 
@@ -26,6 +27,7 @@ class Generator(Protocol):
     """What puts the load on: one level of sessions at a time."""
 
     name: str
+    summary: str  # what the tool itself says of its last level; our own says nothing
 
     async def level(
         self, videos: Sequence[str], *, concurrency: int, repeat: int, done: Callable[[], None] = ...
@@ -50,14 +52,18 @@ async def run(
     video_host: str = "127.0.0.1",
     video_port: int = 0,
     video_base_url: str = "",
+    video_public_url: str = "",
     aiperf: WithAIPerf | None = None,
     progress: Callable[[str, int, int], None] = lambda what, done, of: None,
+    level_ended: Callable[[str, str], None] = lambda label, summary: None,
 ) -> Run:
     """Ask every question at every level, and write down what came.
 
     Args:
         reasoner: an entered client of the endpoint.
         video_base_url: where the clips are served already; "": this process serves them (transport http only).
+        video_public_url: how the endpoint reaches the server of this process; "": by the address it is bound to.
+        level_ended: told of each level, with the load generator's own summary, which nobody has checked yet.
         progress: level, requests that ended, requests in all.
 
     Raises:
@@ -78,10 +84,13 @@ async def run(
         base = video_base_url.rstrip("/")
         if workload.transport == "http" and not base:
             base = stack.enter_context(serve_videos(directory, listing, host=video_host, port=video_port))
+            if video_public_url:
+                base = video_public_url.rstrip("/")
+                await until_served(f"{base}/{videos[0].name}", videos[0].bytes)
         part = await _parts(reasoner, workload, directory, videos, base)
         load = await _load(reasoner, token, workload, part, aiperf)
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        requests = await _levels(load, workload, [video.name for video in videos], progress)
+        requests = await _levels(load, workload, [video.name for video in videos], progress, level_ended)
     return Run(
         workload=workload,
         recipe=listing.recipe,
@@ -118,7 +127,11 @@ async def _load(
 
 
 async def _levels(
-    load: Generator, workload: Workload, names: list[str], progress: Callable[[str, int, int], None]
+    load: Generator,
+    workload: Workload,
+    names: list[str],
+    progress: Callable[[str, int, int], None],
+    level_ended: Callable[[str, str], None],
 ) -> list[Request]:
     records: list[Request] = []
     total = workload.videos * workload.questions
@@ -135,6 +148,7 @@ async def _levels(
 
             chosen = names[first : first + workload.videos]
             records += await load.level(chosen, concurrency=concurrency, repeat=repeat, done=done)
+            level_ended(label, load.summary)
     return records
 
 

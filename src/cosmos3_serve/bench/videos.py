@@ -144,13 +144,18 @@ def make_video(directory: Path, number: int, recipe: Recipe) -> Video:
     try:
         _encode(part, number, recipe)
         _probe(part, recipe)
-        video = Video(name=name, sha256=_sha256(part), bytes=part.stat().st_size)
+        video = listed(part, name)
         part.replace(directory / name)
     except OSError as error:
         raise InputError(f"cannot write {name}: {error.strerror or error}") from None
     finally:
         part.unlink(missing_ok=True)
     return video
+
+
+def listed(path: Path, name: str = "") -> Video:
+    """A file as the listing has it. Blocking."""
+    return Video(name=name or path.name, sha256=_sha256(path), bytes=path.stat().st_size)
 
 
 def refuse_duplicates(videos: list[Video]) -> None:

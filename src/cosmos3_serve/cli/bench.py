@@ -96,12 +96,18 @@ def reasoner(
     video_host: Annotated[str, typer.Option("--video-host", help="Where the clips are served (http).")] = "127.0.0.1",
     video_port: Annotated[int, typer.Option("--video-port", min=0, max=65535, help="0: a free one.")] = 0,
     video_base_url: Annotated[str, typer.Option("--video-base-url", help="Where they are served already.")] = "",
+    video_public_url: Annotated[
+        str, typer.Option("--video-public-url", help="How the endpoint reaches the clips served here (http).")
+    ] = "",
     session_header: Annotated[
         str, typer.Option("--session-header", help="That the server takes sessions from.")
     ] = "X-Dynamo-Session-ID",
     load: Annotated[str, typer.Option("--load", help="aiperf (see `bench setup`) or own.")] = "aiperf",
     aiperf_dir: Environment = ENVIRONMENT,
     tokenizer: Annotated[str, typer.Option("--tokenizer", help="That AIPerf wants: a directory or Hub id.")] = "",
+    level_summaries: Annotated[
+        bool, typer.Option("--level-summaries", help="Show AIPerf's own summary after each level, unchecked.")
+    ] = False,
     endpoint: Endpoint = "",
     token_env: TokenEnv = REASONER_TOKEN_ENV,
     model: Model = MODEL,
@@ -156,8 +162,10 @@ def reasoner(
                     video_host=video_host,
                     video_port=video_port,
                     video_base_url=video_base_url,
+                    video_public_url=video_public_url,
                     aiperf=driver,
                     progress=show,
+                    level_ended=_show_level if level_summaries else lambda label, summary: None,
                 )
 
     found = asyncio.run(run())
@@ -167,6 +175,11 @@ def reasoner(
         output.emit({"directory": str(output_dir), "valid": True, "levels": [row.model_dump() for row in rows]})
     else:
         print(report.markdown(found, rows), end="")
+
+
+def _show_level(label: str, summary: str) -> None:
+    said = summary.strip() or "(the load generator wrote none)"
+    output.console().print(f"{label}: the load generator's own summary, not checked\n{said}", markup=False)
 
 
 def compare(

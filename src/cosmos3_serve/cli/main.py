@@ -15,6 +15,7 @@ import typer
 from cosmos3_serve.cli import (
     batch,
     bench,
+    deploy,
     evidence,
     framework,
     golden_eval,
@@ -45,6 +46,7 @@ def build() -> typer.Typer:
         recover,
         reasoner,
         bench,
+        deploy,
         health,
         golden_eval,
         quickstart,

@@ -7,6 +7,8 @@ import json as jsonlib
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -123,6 +125,11 @@ def smoke(
     endpoint: Endpoint = "",
     token_env: TokenEnv = REASONER_TOKEN_ENV,
     model: Model = MODEL,
+    video_host: Annotated[str, typer.Option("--video-host", help="Where the video is served.")] = "127.0.0.1",
+    video_port: Annotated[int, typer.Option("--video-port", min=0, max=65535, help="0: a free one.")] = 0,
+    video_public_url: Annotated[
+        str, typer.Option("--video-public-url", help="How the service reaches it; default: it is sent as data.")
+    ] = "",
     timeout: Timeout = 600,
     json: Json = False,
 ) -> None:
@@ -136,9 +143,16 @@ def smoke(
     def say(text: str) -> None:
         output.console().print(text, markup=False, style="dim")
 
+    @contextmanager
+    def served(video: Path) -> Iterator[str]:
+        from cosmos3_serve.bench.media_server import serve_file
+
+        with serve_file(video, host=video_host, port=video_port):
+            yield f"{video_public_url.rstrip('/')}/{video.name}"
+
     async def run() -> dict[str, Any]:
         async with Reasoner(endpoint, token_env=token_env, model=model, timeout_s=timeout) as reasoner:
-            return await run_smoke(reasoner, say=say, on_wait=_waits)
+            return await run_smoke(reasoner, serve=served if video_public_url else None, say=say, on_wait=_waits)
 
     found = asyncio.run(run())
     if json:

@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.client.reasoner import Answer, Reasoner, data_url
+from cosmos3_serve.client.served import until_served
 from cosmos3_serve.client.synthetic_video import make_video
 from cosmos3_serve.errors import ContractViolation, Cosmos3Error
 
 QUESTION = "Describe this video in one sentence."
 SECONDS = 30
 MAX_TOKENS = 64
+VIDEO = "video-00000.mp4"
+
+Serve = Callable[[Path], AbstractContextManager[str]]
 
 
 async def smoke(
     reasoner: Reasoner,
     *,
     seconds: int = SECONDS,
+    serve: Serve | None = None,
     say: Callable[[str], None] = lambda text: None,
     on_wait: Callable[[Cosmos3Error, float], None] = lambda why, seconds: None,
 ) -> dict[str, Any]:
@@ -28,16 +34,25 @@ async def smoke(
 
     The video goes as data, so that the same test runs against servers without a files API.
 
+    Args:
+        serve: makes the file available for as long as a block lasts and gives its URL; the server fetches it there.
+
     Raises:
         ContractViolation: code `smoke_failed`: an empty answer, or one whose prompt held no video.
+        ServiceFailure: code `video_not_served`: the URL does not lead to the video.
         Cosmos3Error: as `Reasoner.ask`.
     """
-    with tempfile.TemporaryDirectory(prefix="cosmos3-smoke-") as folder:
-        path = Path(folder) / "smoke.mp4"
+    with ExitStack() as stack:
+        path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cosmos3-smoke-"))) / VIDEO
         made_by = await asyncio.to_thread(make_video, path, seconds=seconds)
-        say(f"made a video of {seconds} s with {made_by} ({path.stat().st_size} bytes)")
-        url = await asyncio.to_thread(data_url, path)
-    answer = await reasoner.ask(QUESTION, url, max_tokens=MAX_TOKENS, on_wait=on_wait)
+        size = path.stat().st_size
+        say(f"made a video of {seconds} s with {made_by} ({size} bytes)")
+        if serve is None:
+            url = await asyncio.to_thread(data_url, path)
+        else:
+            url = stack.enter_context(serve(path))
+            await until_served(url, size)
+        answer = await reasoner.ask(QUESTION, url, max_tokens=MAX_TOKENS, on_wait=on_wait)
     description = " ".join(answer.text.split())
     if not description:
         raise _failed("the answer is empty")

@@ -1,0 +1,138 @@
+"""`cosmos3 deploy …`: render Kubernetes manifests, check them, set them against what runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cosmos3_serve.cli import output, tables
+from cosmos3_serve.cli.group import command_group
+from cosmos3_serve.errors import ExitCode, InputError
+
+Target = Annotated[str, typer.Option("--target", help="dynamo.")]
+Profile = Annotated[str, typer.Option("--profile", help="round-robin or session-affinity; default: both.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file of --values.")]
+ValuesFile = Annotated[Path | None, typer.Option("--values", help="YAML with the same keys, nested.")]
+Version = Annotated[str, typer.Option("--kubernetes-version", help="Whose schemas check.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+KUBERNETES = "1.32"
+
+
+def register(app: typer.Typer) -> None:
+    text = "Kubernetes manifests for both services: rendered, checked, compared."
+    app.add_typer(command_group("deploy", text, render=render, check=check, diff=diff))
+
+
+def render(
+    target: Target,
+    profile: Profile = "",
+    sets: Sets = None,
+    values: ValuesFile = None,
+    part: Annotated[
+        list[str] | None, typer.Option("--part", help="model-cache, deploy, overlay, perf or batch; default: all.")
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option("--output", help="Folder of the files; default: they are printed.")
+    ] = None,
+    checked: Annotated[
+        bool, typer.Option("--check", help="Refuse what is not fit to be applied; nothing is written then.")
+    ] = False,
+    kubernetes: Version = KUBERNETES,
+    values_help: Annotated[bool, typer.Option("--values-help", help="List the keys of --set and end.")] = False,
+    json: Json = False,
+) -> None:
+    """Render the manifests of a target.
+
+    An image or a storage class that is not set is a placeholder, which a cluster refuses, and so does --check.
+    """
+    from cosmos3_serve.deploy.check import require_sound
+    from cosmos3_serve.deploy.render import values_model, write
+    from cosmos3_serve.deploy.values import catalogue
+
+    if values_help:
+        rows = [{"key": k, "default": d, "meaning": m} for k, d, m in catalogue(values_model(target))]
+        if json:
+            output.emit({"values": rows})
+        else:
+            print(tables.markdown(rows, ("key", "default")), end="")
+        return
+    files = _rendered(target, profile, sets, values, part)
+    objects = require_sound([d for f in files for d in f.documents], kubernetes=kubernetes) if checked else None
+    if output_dir is not None:
+        write(files, output_dir)
+    if json:
+        shown = [{"path": f.path, "part": f.part, "objects": f.documents} for f in files]
+        output.emit({"target": target, "files": shown, "checked": objects})
+    elif output_dir is not None:
+        for each in files:
+            print(output_dir / each.path)
+    else:
+        sys.stdout.write("---\n".join(f"# {each.path}\n{each.text()}" for each in files))
+    if objects is not None and not json:
+        output.console().print(f"{objects} objects checked against Kubernetes {kubernetes}", markup=False)
+
+
+def check(
+    files: Annotated[list[Path], typer.Argument(help="Manifests; - is the standard input.")],
+    kubernetes: Version = KUBERNETES,
+    json: Json = False,
+) -> None:
+    """Check manifests as they are now: schemas, placeholders, credentials, contradictions."""
+    from cosmos3_serve.deploy.check import require_sound
+
+    count = require_sound([d for path in files for d in _documents(path)], kubernetes=kubernetes)
+    if json:
+        output.emit({"valid": True, "objects": count, "kubernetes": kubernetes})
+    else:
+        print(f"{count} objects are valid (Kubernetes {kubernetes})")
+
+
+def diff(
+    file: Annotated[Path, typer.Argument(help="A manifest, or `kubectl get … -o yaml`; - is the standard input.")],
+    target: Target,
+    profile: Profile = "",
+    sets: Sets = None,
+    values: ValuesFile = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what only the file sets, a cluster's defaults among it.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Say where a running or stored object differs from the rendering; exit code 3 where it does."""
+    from cosmos3_serve.deploy.diff import difference
+
+    rendered = [d for f in _rendered(target, profile, sets, values, None) for d in f.documents]
+    found = difference(_documents(file), rendered, everything=everything)
+    if json:
+        output.emit({"equal": not found, "differences": [each.as_dict() for each in found]})
+    else:
+        for each in found:
+            print("\n".join(each.lines()))
+        if not found:
+            print("no difference")
+    return ExitCode.REFUSED if found else ExitCode.DONE
+
+
+def _rendered(
+    target: str, profile: str, sets: list[str] | None, values: Path | None, parts: list[str] | None
+) -> list[Any]:
+    from cosmos3_serve.deploy.render import read_values
+    from cosmos3_serve.deploy.render import render as run
+
+    file = read_values(values) if values is not None else None
+    return list(run(target, profile=profile, file=file, sets=sets or (), parts=parts or ()))
+
+
+def _documents(path: Path) -> list[dict[str, Any]]:
+    from cosmos3_serve.deploy.yamltext import from_yaml
+
+    if str(path) == "-":
+        return from_yaml(sys.stdin.read(), "the standard input")
+    try:
+        return from_yaml(path.read_text(encoding="utf-8"), path.name)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InputError(f"{path.name} cannot be read: {why}", code="manifest_unreadable") from None

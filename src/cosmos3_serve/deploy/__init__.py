@@ -1,0 +1,1 @@
+"""Kubernetes manifests for both services: typed models in, YAML out, checked against schemas."""

@@ -1,0 +1,112 @@
+"""DynamoValues: what may be set on the reasoner as a Dynamo graph (source: reasoner spec, Kubernetes; rulings 16)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from cosmos3_serve.deploy.kube.base import NAME, QUANTITY
+from cosmos3_serve.deploy.values import PLACEHOLDER, Values, value, words
+
+Profile = Literal["round-robin", "session-affinity"]
+PROFILES: tuple[Profile, ...] = ("round-robin", "session-affinity")
+
+Quantity = Annotated[str, StringConstraints(pattern=QUANTITY)]
+Image = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
+Name = Annotated[str, StringConstraints(pattern=NAME, max_length=63)]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Levels = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(words), Field(min_length=1)]
+
+
+class Images(Values):
+    frontend: Image = value(f"{PLACEHOLDER}/dynamo-frontend:1.6.1", "Dynamo's frontend; required.")
+    worker: Image = value(
+        f"{PLACEHOLDER}/cosmos3-nim:2.1.0", "The Cosmos3 NIM, of workers and of the download job; required."
+    )
+    client: Image = value(f"{PLACEHOLDER}/cosmos3-client", "Our CPU client with FFmpeg, of the perf jobs; required.")
+
+
+class Cache(Values):
+    claim: Name = value("shared-model-cache", "The claim that workers and download job share.")
+    storage_class: str | None = value(
+        f"{PLACEHOLDER}-A-READWRITEMANY-CLASS", "Storage class that several nodes may write; required for a new cache."
+    )
+    size: Quantity = value("200Gi", "Size of the claim.")
+    mount: str = value("/opt/nim/.cache", "Where the NIM keeps its files.", pattern="^/")
+
+
+class Frontend(Values):
+    replicas: int = value(1, "Frontends.", ge=1)
+    migration_limit: int | None = value(
+        None, "Times that a request may move to another worker when its own dies; Dynamo's default is none.", ge=0
+    )
+
+
+class Worker(Values):
+    replicas: int = value(8, "Workers, one GPU each.", ge=1)
+    entrypoint: str = value("/opt/nim/start_server.sh", "The NIM's entrypoint.", pattern="^/")
+    precision: Literal["fp8", "bf16", "nvfp4"] = value("fp8", "NIM_PRECISION.")
+    cpu: Quantity = value("16", "CPUs of one worker.")
+    memory: Quantity = value("96Gi", "Memory of one worker.")
+    shm: Quantity = value("16Gi", "/dev/shm of one worker.")
+    allow_internal_media: bool = value(
+        True,
+        "Workers may fetch http:// and private addresses: the smoke and perf jobs serve their videos so. Off where "
+        "strangers may ask.",
+    )
+    env: Mapping[VariableName, str] = value({}, "One more variable of the worker.")
+
+
+class Affinity(Values):
+    ttl_s: int = value(300, "Idle seconds after which a session is forgotten.", ge=1, le=31_536_000)
+    mode: Literal["soft", "hard"] | None = value(
+        None, "Whether a session may leave a dead or full worker; Dynamo's own default is hard."
+    )
+
+
+class Overlay(Values):
+    image_pull_secret: Name | None = value(None, "Secret of a private registry mirror.")
+    ngc_api_key: bool = value(False, "NGC_API_KEY from the Secret ngc-api-secret in the worker.")
+    node_selector: Mapping[str, str] = value({}, "Label of the nodes that the workers must run on.")
+
+    @property
+    def asked(self) -> bool:
+        return bool(self.image_pull_secret or self.ngc_api_key or self.node_selector)
+
+
+class Download(Values):
+    command: str = value("download-to-cache", "The NIM's own tool that fills its cache.", min_length=1)
+    gpus: int = value(1, "GPUs of the job: the NIM picks the profile for the GPU that it sees.", ge=0)
+
+
+class Perf(Values):
+    videos: int = value(200, "Videos.", ge=1)
+    questions: int = value(20, "Questions about each.", ge=1)
+    output_tokens: int = value(128, "Tokens of each answer, exactly.", ge=1)
+    concurrency: Levels = value((1, 2, 4, 8, 16), "Levels.")
+    tokenizer: str = value("nvidia/Cosmos3-Nano", "Tokenizer that AIPerf wants: a Hub id.", min_length=1)
+    results_claim: Name | None = value(None, "Claim that keeps the run's files; without it they end with the pod.")
+    cpu: Quantity = value("8", "CPUs of the perf job.")
+    memory: Quantity = value("16Gi", "Memory of the perf job.")
+
+
+class DynamoValues(Values):
+    name: Name = value("cosmos3-nano-reasoner", "First part of every name.", max_length=25)
+    model: str = value("nvidia/cosmos3-nano-reasoner", "Served name of the model.", min_length=1)
+    dynamo_version: str = value(
+        "1.6.1", "Dynamo's version in the images, for the operator.", pattern=r"^\d{1,4}\.\d{1,4}\.\d{1,4}$"
+    )
+    ngc_secret: Name = value("ngc-api-secret", "Secret with the key NGC_API_KEY.")
+    images: Images = Images()
+    cache: Cache = Cache()
+    frontend: Frontend = Frontend()
+    worker: Worker = Worker()
+    affinity: Affinity = Affinity()
+    download: Download = Download()
+    overlay: Overlay = Overlay()
+    perf: Perf = Perf()
+
+    def graph_name(self, profile: Profile) -> str:
+        return f"{self.name}-agg-h200-{profile}"

@@ -1,0 +1,229 @@
+"""The Dynamo target: what the seed names, the two profiles, the overlay, the cache and the jobs."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.manifests import DYNAMO_SET, kustomize
+
+from cosmos3_serve.deploy.check import check
+from cosmos3_serve.deploy.dynamo import overlay
+from cosmos3_serve.deploy.dynamo.values import PROFILES, DynamoValues
+from cosmos3_serve.deploy.render import render, write
+from cosmos3_serve.errors import UsageError
+
+# Of the seed's page, Cluster-specific settings: what an operator writes beside a copy of deploy.yaml.
+SEED_OVERLAY = """\
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources:
+  - deploy.yaml
+patches:
+  - target:
+      group: nvidia.com
+      kind: DynamoGraphDeployment
+    patch: |-
+      - op: add
+        path: /spec/components/1/podTemplate/spec/imagePullSecrets
+        value:
+          - name: registry-pull-secret
+      - op: add
+        path: /spec/components/1/podTemplate/spec/containers/0/env/-
+        value:
+          name: NGC_API_KEY
+          valueFrom:
+            secretKeyRef:
+              name: ngc-api-secret
+              key: NGC_API_KEY
+      - op: add
+        path: /spec/components/1/podTemplate/spec/nodeSelector
+        value:
+          nvidia.com/gpu.product: NVIDIA-H200
+"""
+EVERY_OVERLAY = (
+    "overlay.image_pull_secret=registry-pull-secret",
+    "overlay.ngc_api_key=true",
+    "overlay.node_selector.nvidia.com/gpu.product=NVIDIA-H200",
+)
+
+
+def files(profile: str = "", *sets: str) -> dict[str, list[dict[str, Any]]]:
+    return {f.path: f.documents for f in render("dynamo", profile=profile, sets=(*DYNAMO_SET, *sets))}
+
+
+def graph(profile: str, *sets: str) -> dict[str, Any]:
+    (document,) = files(profile, *sets)[f"vllm/agg-h200-{profile}/deploy.yaml"]
+    return document
+
+
+def test_the_paths_are_the_seeds() -> None:
+    assert set(files()) == {
+        "model-cache/model-cache.yaml",
+        "model-cache/model-download.yaml",
+        "vllm/agg-h200-round-robin/deploy.yaml",
+        "vllm/agg-h200-session-affinity/deploy.yaml",
+        "perf/profiles/round-robin.yaml",
+        "perf/profiles/session-affinity.yaml",
+        "perf/smoke.yaml",
+        "perf/perf.yaml",
+    }
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_graph_is_what_the_specification_says(profile: str) -> None:
+    found = graph(profile)
+    assert (found["apiVersion"], found["kind"]) == ("nvidia.com/v1beta1", "DynamoGraphDeployment")
+    assert found["metadata"]["name"] == f"cosmos3-nano-reasoner-agg-h200-{profile}"
+    frontend, worker = found["spec"]["components"]
+    assert (frontend["name"], frontend["type"]) == ("Frontend", "frontend")
+    assert (worker["name"], worker["replicas"]) == ("Worker", 8)
+    (main,) = worker["podTemplate"]["spec"]["containers"]
+    assert main["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    variables = {each["name"]: each["value"] for each in main["env"]}
+    assert variables.items() >= {
+        "NIM_MODEL_TYPE": "reasoner",
+        "NIM_MODEL_SIZE": "nano",
+        "NIM_PRECISION": "fp8",
+        "NIM_DYNAMO_WORKER": "true",
+    }.items()
+    (volume,) = worker["podTemplate"]["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == "shared-model-cache"
+    assert main["volumeMounts"][0]["name"] == volume["name"]
+
+
+def test_no_credential_and_no_node_placement_without_being_asked() -> None:
+    text = yaml.safe_dump(files()["vllm/agg-h200-session-affinity/deploy.yaml"])
+    for word in ("secretKeyRef", "NGC_API_KEY", "nodeSelector", "imagePullSecrets", "affinity:", "tolerations"):
+        assert word not in text
+
+
+def flags(document: dict[str, Any]) -> list[str]:
+    return list(document["spec"]["components"][0]["podTemplate"]["spec"]["containers"][0]["args"])
+
+
+def test_the_profiles_differ_where_they_must_and_nowhere_else() -> None:
+    robin, affinity = (graph(profile) for profile in PROFILES)
+    ttl = ["--router-session-affinity-ttl-secs", "300"]
+    assert flags(affinity) == flags(robin) + ttl
+    same = copy.deepcopy(affinity)
+    same["metadata"]["name"] = robin["metadata"]["name"]
+    same["spec"]["components"][0]["podTemplate"]["spec"]["containers"][0]["args"] = flags(robin)
+    assert same == robin
+
+
+def test_the_round_robin_manifest_has_no_affinity_flag() -> None:
+    assert "affinity" not in yaml.safe_dump(graph("round-robin"))
+    assert flags(graph("round-robin", "frontend.migration_limit=3"))[-2:] == ["--migration-limit", "3"]
+
+
+def test_soft_mode_and_a_migration_limit_are_set_on_request() -> None:
+    found = flags(graph("session-affinity", "affinity.mode=soft", "affinity.ttl_s=60", "frontend.migration_limit=3"))
+    assert found[-6:] == [
+        *("--router-session-affinity-ttl-secs", "60", "--router-session-affinity-mode", "soft"),
+        *("--migration-limit", "3"),
+    ]
+    assert "--router-session-affinity-mode" not in flags(graph("session-affinity"))
+
+
+def test_an_affinity_value_is_refused_where_it_would_do_nothing() -> None:
+    with pytest.raises(UsageError) as refused:
+        render("dynamo", profile="round-robin", sets=["affinity.mode=soft"])
+    assert refused.value.stable_code == "deploy_not_in_profile"
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_seeds_own_overlay_builds(profile: str, tmp_path: Path) -> None:
+    write(render("dynamo", profile=profile, sets=DYNAMO_SET, parts=["deploy"]), tmp_path)
+    folder = tmp_path / "vllm" / f"agg-h200-{profile}"
+    (folder / "kustomization.yaml").write_text(SEED_OVERLAY)
+    (built,) = kustomize(folder)
+    plain, patched = (d["spec"]["components"][1]["podTemplate"]["spec"] for d in (graph(profile), built))
+    assert patched.pop("imagePullSecrets") == [{"name": "registry-pull-secret"}]
+    assert patched.pop("nodeSelector") == {"nvidia.com/gpu.product": "NVIDIA-H200"}
+    key = patched["containers"][0]["env"].pop()
+    assert key["valueFrom"]["secretKeyRef"] == {"name": "ngc-api-secret", "key": "NGC_API_KEY"}
+    assert patched == plain and built["spec"]["components"][0] == graph(profile)["spec"]["components"][0]
+    assert check([built]) == []
+
+
+@pytest.mark.parametrize("asked", [EVERY_OVERLAY, EVERY_OVERLAY[:1], EVERY_OVERLAY[1:2], EVERY_OVERLAY[2:]])
+def test_our_overlay_adds_only_what_is_asked(asked: tuple[str, ...], tmp_path: Path) -> None:
+    rendered = render("dynamo", profile="session-affinity", sets=(*DYNAMO_SET, *asked))
+    write(rendered, tmp_path)
+    values = DynamoValues.load(None, (*DYNAMO_SET, *asked))
+    operations = overlay.operations(values)
+    assert len(operations) == len(asked)
+    expected = overlay.apply(graph("session-affinity"), operations)
+    assert check([d for f in rendered for d in f.documents]) == []
+    assert kustomize(tmp_path / "overlays" / "session-affinity") == [expected]
+
+
+def test_without_a_wish_there_is_no_overlay() -> None:
+    assert not [path for path in files() if "overlay" in path]
+
+
+def test_the_overlay_in_the_file_is_the_one_that_is_applied() -> None:
+    (document,) = files("round-robin", *EVERY_OVERLAY)["overlays/round-robin/kustomization.yaml"]
+    assert document == yaml.safe_load(SEED_OVERLAY)
+
+
+def test_the_cache_is_written_by_several_nodes_and_the_job_shares_image_and_claim() -> None:
+    (claim,) = files()["model-cache/model-cache.yaml"]
+    assert claim["metadata"]["name"] == "shared-model-cache"
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    (job,) = files()["model-cache/model-download.yaml"]
+    assert job["metadata"]["name"] == "cosmos3-nano-reasoner-model-download"
+    pod, worker = job["spec"]["template"]["spec"], graph("round-robin")["spec"]["components"][1]["podTemplate"]["spec"]
+    assert pod["containers"][0]["image"] == worker["containers"][0]["image"]
+    assert pod["volumes"] == worker["volumes"]
+    assert pod["containers"][0]["volumeMounts"] == worker["containers"][0]["volumeMounts"]
+    assert pod["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"] == "ngc-api-secret"
+    # The seed waits 3600 s for it: it has ended by then, one way or the other.
+    assert job["spec"]["activeDeadlineSeconds"] <= 3600
+
+
+@pytest.mark.parametrize("kind", ["smoke", "perf"])
+def test_a_job_serves_its_videos_through_a_service_that_finds_its_pod(kind: str) -> None:
+    service, job = files()[f"perf/{kind}.yaml"]
+    assert job["metadata"]["name"] == service["metadata"]["name"] == f"cosmos3-nano-reasoner-{kind}"
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    script = container["command"][-1]
+    assert f"--video-public-url http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}" in script
+    assert f"--video-port {service['spec']['ports'][0]['targetPort']}" in script
+    assert "--video-host 0.0.0.0" in script
+
+
+def test_the_profile_says_which_deployment_the_jobs_ask() -> None:
+    for profile in PROFILES:
+        (config,) = files()[f"perf/profiles/{profile}.yaml"]
+        assert config["data"]["PROFILE"] == profile
+        wanted = f"http://{graph(profile)['metadata']['name']}-frontend:8000"
+        assert config["data"]["COSMOS3_REASONER_ENDPOINT"] == wanted
+        for kind in ("smoke", "perf"):
+            (container,) = files()[f"perf/{kind}.yaml"][1]["spec"]["template"]["spec"]["containers"]
+            assert container["envFrom"] == [{"configMapRef": {"name": config["metadata"]["name"]}}]
+
+
+def test_the_sweep_is_the_seeds() -> None:
+    script = files()["perf/perf.yaml"][1]["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+    for words in ("--videos 200", "--questions 20", "--output-tokens 128", "--concurrency 1,2,4,8,16", "--count 200"):
+        assert re.search(rf"{re.escape(words)}(\s|$)", script)
+    assert "--level-summaries" in script and "--seconds 30 --fps 2" in script
+
+
+def test_results_can_be_kept() -> None:
+    pod = files("", "perf.results_claim=bench-results")["perf/perf.yaml"][1]["spec"]["template"]["spec"]
+    assert pod["volumes"] == [{"name": "scratch", "persistentVolumeClaim": {"claimName": "bench-results"}}]
+
+
+@pytest.mark.parametrize("name", ["x", "a-name-of-twenty-five-char"[:25]])
+def test_another_name_stays_within_what_a_service_may_be_called(name: str) -> None:
+    found = {path: documents for path, documents in files("", f"name={name}").items()}
+    assert all(len(d["metadata"]["name"] + "-frontend") <= 63 for each in found.values() for d in each)

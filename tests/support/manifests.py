@@ -1,0 +1,34 @@
+"""What the tests of manifests share: renderings with every placeholder set, and kubectl where it is present."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+# Made up; nothing pulls them.
+DYNAMO_SET = (
+    "images.frontend=registry.example/dynamo-frontend:1.6.1",
+    "images.worker=registry.example/cosmos3-nim:2.1.0",
+    "images.client=registry.example/cosmos3-client:0.1.0",
+    "cache.storage_class=shared-files",
+)
+
+
+def load(text: str) -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def kustomize(folder: Path) -> list[dict[str, Any]]:
+    """`kubectl kustomize`; skips, and says so, where kubectl is not present."""
+    program = shutil.which("kubectl")
+    if program is None:
+        pytest.skip("kubectl is not here: the overlay was not built by Kustomize (its patches are checked without it)")
+    done = subprocess.run([program, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return load(done.stdout)
