@@ -85,12 +85,15 @@ def test_the_graph_is_what_the_specification_says(profile: str) -> None:
     (main,) = worker["podTemplate"]["spec"]["containers"]
     assert main["resources"]["limits"]["nvidia.com/gpu"] == "1"
     variables = {each["name"]: each["value"] for each in main["env"]}
-    assert variables.items() >= {
-        "NIM_MODEL_TYPE": "reasoner",
-        "NIM_MODEL_SIZE": "nano",
-        "NIM_PRECISION": "fp8",
-        "NIM_DYNAMO_WORKER": "true",
-    }.items()
+    assert (
+        variables.items()
+        >= {
+            "NIM_MODEL_TYPE": "reasoner",
+            "NIM_MODEL_SIZE": "nano",
+            "NIM_PRECISION": "fp8",
+            "NIM_DYNAMO_WORKER": "true",
+        }.items()
+    )
     (volume,) = worker["podTemplate"]["spec"]["volumes"]
     assert volume["persistentVolumeClaim"]["claimName"] == "shared-model-cache"
     assert main["volumeMounts"][0]["name"] == volume["name"]
@@ -225,5 +228,5 @@ def test_results_can_be_kept() -> None:
 
 @pytest.mark.parametrize("name", ["x", "a-name-of-twenty-five-char"[:25]])
 def test_another_name_stays_within_what_a_service_may_be_called(name: str) -> None:
-    found = {path: documents for path, documents in files("", f"name={name}").items()}
-    assert all(len(d["metadata"]["name"] + "-frontend") <= 63 for each in found.values() for d in each)
+    documents = [d for each in files("", f"name={name}").values() for d in each]
+    assert all(len(d["metadata"]["name"] + "-frontend") <= 63 for d in documents)

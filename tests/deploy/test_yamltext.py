@@ -27,7 +27,9 @@ def test_a_list_of_kubectl_is_its_items_and_empty_documents_are_none() -> None:
     assert [d["kind"] for d in from_yaml(text, "x")] == ["A", "B"]
 
 
-@pytest.mark.parametrize("text", ["a: [", "- a\n- b\n", "just words", "a: 1\n a: 2", "\x00", "!!python/object:os.system {}"])
+@pytest.mark.parametrize(
+    "text", ["a: [", "- a\n- b\n", "just words", "a: 1\n a: 2", "\x00", "!!python/object:os.system {}"]
+)
 def test_what_is_no_manifest_is_refused(text: str) -> None:
     with pytest.raises(InputError) as refused:
         from_yaml(text, "file.yaml")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import typer
@@ -12,8 +13,6 @@ import typer
 from cosmos3_serve.cli import main
 
 PROGRAMS = {"cosmos3": main.build, "npa": main.build_npa}
-# A command may stand behind words of the shell.
-BEFORE = re.compile(r"^(?:(?:exec|if|then|else|do|!|timeout\s+\S+)\s+|[A-Za-z_]+=\S*\s+|\w+=\"?\$\()*")
 AFTER = re.compile(r"\s*(?:\)\"?\s*)?(?:&&|\|\||;|\||>|2>|<).*$")
 
 
@@ -30,7 +29,7 @@ def parse(line: list[str]) -> dict[str, Any]:
         name, command, args = command.resolve_command(context, args)
 
 
-def in_script(script: str, variables: Mapping[str, str] = {}) -> Iterator[list[str]]:  # noqa: B006
+def in_script(script: str, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[list[str]]:
     """Every call of our programs in a script for the shell, with variables replaced; substitutions become a word."""
     for line in script.replace("\\\n", " ").splitlines():
         text = line.strip()

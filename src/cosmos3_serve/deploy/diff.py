@@ -1,9 +1,10 @@
-"""What a running or a stored object has otherwise than the rendering: the fields that we set, not what the cluster adds."""
+"""What a running or a stored object has otherwise than the rendering: in the fields that we set."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from cosmos3_serve.deploy.check import name_of
@@ -59,8 +60,8 @@ def difference(
         raise InputError(
             "no object of the file is one of this rendering",
             code="diff_nothing_in_common",
-            remedy=f"the rendering has {', '.join(sorted(name for _, name in ours))[:300]}; choose --target, --profile, "
-            "--service or --set name=… accordingly",
+            remedy=f"the rendering has {', '.join(sorted(name for _, name in ours))[:300]}; choose --target, --profile "
+            "or --set name=… accordingly",
         )
     return found
 
@@ -86,17 +87,15 @@ def _compare(where: str, path: str, there: Any, ours: Any, everything: bool) -> 
 
 
 def _lists(where: str, path: str, there: list[Any], ours: list[Any], everything: bool) -> Iterator[Difference]:
-    named = _by_name(there), _by_name(ours)
-    if named[0] is None or named[1] is None:
-        for number in range(max(len(there), len(ours))):
-            pair = [each[number] if number < len(each) else MISSING for each in (there, ours)]
-            yield from _compare(where, f"{path}.{number}", *pair, everything)
+    theirs, own = _by_name(there), _by_name(ours)
+    if theirs is None or own is None:
+        for number, (left, right) in enumerate(zip_longest(there, ours, fillvalue=MISSING)):
+            yield from _compare(where, f"{path}.{number}", left, right, everything)
         return
     # Entries with names (containers, variables, volumes) are compared by name; one that is only there is a difference,
     # since a cluster adds no entry to such a list without being told.
-    for name in dict.fromkeys([*named[1], *named[0]]):
-        pair = [each.get(name, MISSING) for each in named]
-        yield from _compare(where, f"{path}.{name}", *pair, everything)
+    for name in dict.fromkeys([*own, *theirs]):
+        yield from _compare(where, f"{path}.{name}", theirs.get(name, MISSING), own.get(name, MISSING), everything)
 
 
 def _by_name(items: list[Any]) -> dict[str, Any] | None:

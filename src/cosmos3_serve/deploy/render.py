@@ -39,7 +39,7 @@ def profiles_of(profile: str) -> tuple[Profile, ...]:
             code="deploy_unknown_profile",
             remedy="for example --profile session-affinity",
         )
-    return (cast(Profile, profile),)
+    return (profile,)
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -72,7 +72,9 @@ def render(
     wrong = [part for part in parts if part not in PARTS]
     if wrong:
         raise UsageError(
-            f"--part {wrong[0]!r} is none of {', '.join(PARTS)}", code="deploy_unknown_part", remedy="leave it out for all"
+            f"--part {wrong[0]!r} is none of {', '.join(PARTS)}",
+            code="deploy_unknown_part",
+            remedy="leave it out for all",
         )
     files = dynamo_recipe(cast(DynamoValues, values), profiles_of(profile))
     return [each for each in files if not parts or each.part in parts]

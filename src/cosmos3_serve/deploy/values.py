@@ -44,7 +44,7 @@ class Values(BaseModel):
             sets: `key=value`, the last one of a key wins.
 
         Raises:
-            UsageError: codes `deploy_set_malformed`, `deploy_unknown_key`, `deploy_bad_value`; each finding names its key.
+            UsageError: codes `deploy_set_malformed`, `deploy_unknown_key`, `deploy_bad_value`, with the keys.
         """
         merged: dict[str, Any] = {}
         unknown: list[FieldError] = []
@@ -54,7 +54,9 @@ class Values(BaseModel):
             key, equals, given = text.partition("=")
             if not equals or not key.strip():
                 raise UsageError(
-                    f"--set {text!r} is not key=value", code="deploy_set_malformed", remedy="for example --set worker.replicas=4"
+                    f"--set {text!r} is not key=value",
+                    code="deploy_set_malformed",
+                    remedy="write --set key=value",
                 )
             unknown += _put(cls, merged, tuple(key.strip().split(".")), given)
         if unknown:
@@ -131,7 +133,9 @@ def _put(model: type[Values], merged: dict[str, Any], path: tuple[str, ...], giv
     return [_unknown(model, path)]
 
 
-def _leaves(model: type[Values] | None, given: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(
+    model: type[Values] | None, given: Mapping[str, Any], at: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, item in given.items():
         field = model.model_fields.get(str(key).replace("-", "_")) if model else None
         inner = _group(field.annotation) if field else None

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cosmos3_serve.deploy.kube.base import QUANTITY, KubeModel, KubeObject, Meta, PodMeta
+from cosmos3_serve.deploy.kube.base import KubeModel, KubeObject, Meta, PodMeta
 from cosmos3_serve.deploy.kube.pod import PodTemplate, Resources
 
 
@@ -136,7 +136,7 @@ class Egress(KubeModel):
 
 class NetworkPolicySpec(KubeModel):
     pod_selector: Selector
-    policy_types: list[Literal["Ingress", "Egress"]] = ["Ingress", "Egress"]
+    policy_types: tuple[Literal["Ingress", "Egress"], ...] = ("Ingress", "Egress")
     ingress: list[Ingress]
     egress: list[Egress]
 
@@ -161,14 +161,5 @@ class PodDisruptionBudget(KubeObject):
 
 def claim_object(name: str, *, size: str, mode: str, storage_class: str | None, labels: Mapping[str, str]) -> Claim:
     """A claim of `size` (a quantity such as 200Gi)."""
-    sized = _Sized(size=size)
-    return Claim(
-        metadata=Meta(name=name, labels=labels),
-        spec=ClaimSpec.model_validate(
-            {"accessModes": [mode], "storageClassName": storage_class, "resources": {"requests": {"storage": sized.size}}}
-        ),
-    )
-
-
-class _Sized(KubeModel):
-    size: str = Field(pattern=QUANTITY)
+    spec = {"accessModes": [mode], "storageClassName": storage_class, "resources": {"requests": {"storage": size}}}
+    return Claim(metadata=Meta(name=name, labels=labels), spec=ClaimSpec.model_validate(spec))

@@ -184,9 +184,7 @@ def claim(name: str, claim_name: str) -> Volume:
 
 
 def exec_probe(command: list[str], *, period: int, timeout: int, failures: int) -> Probe:
-    return Probe(
-        exec=Exec(command=command), period_seconds=period, timeout_seconds=timeout, failure_threshold=failures
-    )
+    return Probe(exec=Exec(command=command), period_seconds=period, timeout_seconds=timeout, failure_threshold=failures)
 
 
 def shell(script: str) -> list[str]:
