@@ -1,4 +1,4 @@
-# The client: submit, verify, publish, preflight, review. CPU only, no Ray, no torch.
+# The client: submit, verify, publish, preflight, review, benchmark (its plots need matplotlib). CPU only, no Ray, no torch.
 # Build it with containers/build.sh, from the repository's root. The base is a Python 3.11 to 3.13 on Debian.
 ARG BASE_IMAGE=docker.io/library/python
 # No default: the digest of the base that you reviewed.
@@ -12,7 +12,7 @@ COPY src src
 # The build refuses what is no full commit id (hatch_build.py). Versions come from constraints.txt; pip gets no cache into a layer.
 RUN : "${SOURCE_SHA:?give the commit that is built}" \
     && python -m venv /opt/venv \
-    && NPA_IMAGE_SOURCE_SHA="${SOURCE_SHA}" /opt/venv/bin/pip install --no-cache-dir --constraint constraints.txt .
+    && NPA_IMAGE_SOURCE_SHA="${SOURCE_SHA}" /opt/venv/bin/pip install --no-cache-dir --constraint constraints.txt '.[bench]'
 
 FROM ${BASE_IMAGE}@${BASE_DIGEST}
 ARG BASE_IMAGE
