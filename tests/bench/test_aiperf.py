@@ -12,6 +12,7 @@ from cosmos3_serve.bench import aiperf, report
 from cosmos3_serve.bench.proxy import recording_proxy
 from cosmos3_serve.bench.reasoner import WithAIPerf, run
 from cosmos3_serve.bench.records import Workload
+from cosmos3_serve.bench.seen import SLACK_TOKENS
 from cosmos3_serve.bench.validity import check
 from cosmos3_serve.bench.videos import Recipe, make_videos
 from cosmos3_serve.client.reasoner import Reasoner
@@ -51,7 +52,7 @@ def test_a_record_keeps_times_tokens_and_session() -> None:
     assert found.ttft == pytest.approx(0.2, abs=1e-5) and found.latency == pytest.approx(0.5, abs=1e-5)
     assert found.itl == pytest.approx(0.1, abs=1e-5)
     assert (found.prompt_tokens, found.output_tokens, found.cached_tokens) == (140, 4, 100)
-    assert found.video_tokens == 140 - 20 - aiperf.SLACK_TOKENS
+    assert found.video_tokens == 140 - 20 - SLACK_TOKENS
     assert found.header_seen is True
 
 

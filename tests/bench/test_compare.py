@@ -3,7 +3,7 @@ import math
 import pytest
 from support.bench_runs import made
 
-from cosmos3_serve.bench import compare
+from cosmos3_serve.bench import compare, report
 from cosmos3_serve.bench.statistics import levels, percentile, ratio_interval
 from cosmos3_serve.bench.videos import Recipe, Video
 from cosmos3_serve.errors import Cosmos3Error
@@ -64,3 +64,11 @@ def test_runs_of_other_work_are_no_match(other: dict[str, object], what: str) ->
 def test_other_repeats_are_no_match() -> None:
     with pytest.raises(Cosmos3Error, match="repeats"):
         compare.compare(made([1.0]), made([1.0, 1.0]))
+
+
+def test_a_report_says_what_could_not_be_checked() -> None:
+    run = made([2.0])
+    text = "cold was cold and warm was warm is not checked"
+    assert text in report.markdown(run, levels(run))
+    told = run.model_copy(update={"requests": [r.model_copy(update={"cached_tokens": 0}) for r in run.requests]})
+    assert text not in report.markdown(told, levels(told))

@@ -1,6 +1,8 @@
 """Whole runs against a double: a valid one has figures, every kind of invalid one has none."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -9,8 +11,10 @@ from support.bench_server import BenchServer, Faults, bench_server
 
 from cosmos3_serve.bench import report
 from cosmos3_serve.bench.media_server import serve_videos
-from cosmos3_serve.bench.reasoner import run
+from cosmos3_serve.bench.proxy import Recorded
+from cosmos3_serve.bench.reasoner import Known, Places, in_turns, prepare, run
 from cosmos3_serve.bench.records import Profile, Run, Workload
+from cosmos3_serve.bench.seen import SLACK_TOKENS
 from cosmos3_serve.bench.videos import Recipe, VideoSet, make_videos
 from cosmos3_serve.client.reasoner import Reasoner
 from cosmos3_serve.errors import Cosmos3Error
@@ -118,8 +122,74 @@ async def test_videos_that_the_server_knows_already_are_not_cold(clips: Path) ->
             server.held[replica] |= {f"{base}/{video.name}" for video in listing.videos}
         with bench_server(server):
             async with Reasoner(server.url, environ=TOKEN) as reasoner:
-                found = await run(reasoner, "", work(), clips, video_base_url=base)
+                found = await run(reasoner, "", work(), clips, places=Places(base_url=base))
     assert "cold_is_warm" in [finding.code for finding in report.check(found)]
+
+
+FOREIGN = Known(server="Dynamo's double", weights="random", worker_ids=True)
+
+
+async def foreign(server: BenchServer, workload: Workload, clips: Path, known: Known = FOREIGN) -> Run:
+    with bench_server(server):
+        async with Reasoner(server.url, environ=TOKEN) as reasoner:
+            return await run(reasoner, "", workload, clips, known=known)
+
+
+@pytest.mark.parametrize("profile", ["session-affinity", "round-robin"])
+async def test_a_server_that_speaks_as_dynamo_does_is_measured(clips: Path, tmp_path: Path, profile: Profile) -> None:
+    found = await foreign(BenchServer(profile=profile, foreign=True), work(profile), clips)
+    rows = report.write(found, tmp_path / "run")
+    assert (found.server, found.weights) == ("Dynamo's double", "random")
+    assert sorted(rows[0].requests_by_replica) == [6, 6], "by the workers' own ids"
+    assert {request.video_tokens for request in found.requests} == {100 - SLACK_TOKENS}
+    assert {request.session_state for request in found.requests} == {None}
+
+
+async def test_a_foreign_server_that_saw_no_video_is_found_out(clips: Path) -> None:
+    found = await foreign(BenchServer(foreign=True, faults=Faults("blind", every=5)), work(), clips)
+    assert "video_not_seen" in [finding.code for finding in report.check(found)]
+
+
+async def test_a_foreign_server_that_scatters_sessions_is_found_out_by_its_workers(clips: Path) -> None:
+    server = BenchServer(foreign=True, header="x-correlation-id")
+    found = await foreign(server, work(), clips)
+    assert "session_scattered" in [finding.code for finding in report.check(found)]
+
+
+async def test_a_header_that_does_not_go_out_is_not_proved(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def deaf(upstream: str) -> Iterator[tuple[str, Recorded]]:
+        yield upstream, Recorded()
+
+    monkeypatch.setattr("cosmos3_serve.bench.load.recording_proxy", deaf)
+    found = await foreign(BenchServer(foreign=True), work(), clips)
+    assert "session_header_unproved" in [finding.code for finding in report.check(found)]
+
+
+async def test_targets_take_turns_and_another_one_begins_each_repeat(clips: Path, tmp_path: Path) -> None:
+    order: list[tuple[str, str]] = []
+    workload = work(videos=2, concurrency=(2,), repeats=2, fresh=True)
+    ours, theirs = BenchServer(), BenchServer(foreign=True)
+    with bench_server(ours), bench_server(theirs):
+        async with (
+            Reasoner(ours.url, environ=TOKEN) as one,
+            Reasoner(theirs.url, environ=TOKEN) as other,
+            prepare(one, "", workload, clips) as a,
+            prepare(other, "", workload, clips, known=FOREIGN) as b,
+        ):
+            for name, target in (("a", a), ("b", b)):
+                level = target.level
+                target.level = (  # type: ignore[method-assign]
+                    lambda c, r, *tell, name=name, level=level: (
+                        order.append((name, f"repeat {r}")),
+                        level(c, r, *tell),
+                    )[1]
+                )
+            await in_turns([a, b])
+    assert order == [("a", "repeat 0"), ("b", "repeat 0"), ("b", "repeat 1"), ("a", "repeat 1")]
+    assert [request.video for request in a.run().requests[:1]] == ["video-00000.mp4"]
+    for target in (a, b):
+        assert report.check(target.run()) == [] and len(target.run().requests) == 2 * 2 * 3
 
 
 async def test_another_model_is_refused_before_the_first_question(clips: Path) -> None:

@@ -76,7 +76,7 @@ def test_an_invalid_run_prints_no_figure(clips: Path, tmp_path: Path, capsys: py
         (["--concurrency", "1,1"], 2, "usage"),
         (["--concurrency", "a"], 2, "usage"),
         (["--videos", "9"], 2, "videos_too_few"),
-        (["--videos-dir", "/nowhere"], 2, "videos_missing"),
+        (["--videos-dir", "/dev/null"], 2, "invalid_input"),
         (["--model", "other"], 2, "model_not_served"),
         (["--token-env", "NOT_SET"], 2, "no_token"),
         (["--endpoint", "http://127.0.0.1:9"], 4, "unreachable"),
@@ -89,6 +89,29 @@ def test_bad_calls_are_named(
         found = run(capsys, *measure(clips, tmp_path / "r", "round-robin", server, *more))
     assert (found[0], found[1]["code"]) == (code, name)
     assert not (tmp_path / "r").exists()
+
+
+def test_clips_are_made_in_a_codec_that_the_server_decodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["videos", "--videos-dir", str(tmp_path / "v"), "--count", "1", "--seconds", "1", "--size", "64x64"]
+    with bench_server(BenchServer(decodes=("mpeg4",))) as server:
+        code, found = run(capsys, *argv, "--workers", "1", "--endpoint", server.url)
+        assert (code, found["recipe"]["codec"]) == (0, "mpeg4")
+        code, found = run(capsys, *measure(tmp_path / "v", tmp_path / "r", "session-affinity", server), "--videos", "1")
+        assert (code, found["valid"]) == (0, True)
+    with bench_server(BenchServer(decodes=("h264",))) as server:
+        code, found = run(capsys, *measure(tmp_path / "v", tmp_path / "s", "session-affinity", server), "--videos", "1")
+        assert (code, found["code"]) == (2, "no_codec") and not (tmp_path / "s").exists()
+        code, found = run(capsys, *argv, "--workers", "1", "--codec", "auto", "--endpoint", server.url)
+        assert (code, found["code"]) == (2, "videos_other_recipe")
+
+
+def test_a_run_without_clips_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with bench_server(BenchServer(decodes=("mpeg4",))) as server:
+        argv = measure(tmp_path / "made", tmp_path / "r", "session-affinity", server)
+        code, found = run(capsys, *argv, "--videos", "1")
+    assert (code, found["valid"]) == (0, True)
+    recipe = json.loads((tmp_path / "made" / "videos.json").read_text())["recipe"]
+    assert (recipe["seconds"], recipe["fps"], recipe["width"], recipe["codec"]) == (30, 2, 640, "mpeg4")
 
 
 def test_the_plan_without_a_run_is_set_against_the_published_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,8 @@ It looks at no video: its answers are words, its token counts are made up from t
 """
 
 import asyncio
+import base64
+import io
 import itertools
 import json
 import socket
@@ -14,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+import av
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -34,11 +37,17 @@ class Faults:
 
 @dataclass
 class BenchServer:
-    """`profile` is what it does, whatever it is asked for; `header` is where it takes sessions from."""
+    """`profile` is what it does, whatever it is asked for; `header` is where it takes sessions from.
+
+    `foreign`: it speaks as Dynamo does: no headers of ours, no count of video tokens, a worker's id on demand.
+    `decodes`: codecs of data URLs that it accepts, by FFmpeg's names; None: it looks at none.
+    """
 
     profile: str = "session-affinity"
     header: str = "x-dynamo-session-id"
     replicas: int = 2
+    foreign: bool = False
+    decodes: tuple[str, ...] | None = None
     faults: Faults = field(default_factory=Faults)
 
     def __post_init__(self) -> None:
@@ -54,7 +63,8 @@ class BenchServer:
         )
 
     async def models(self, request: Request) -> JSONResponse:
-        return JSONResponse({"data": [{"id": MODEL, "owned_by": "bench-double", "weights": "random"}]})
+        entry = {"id": MODEL, "owned_by": "bench-double"}
+        return JSONResponse({"data": [entry if self.foreign else entry | {"weights": "random"}]})
 
     async def chat(self, request: Request) -> JSONResponse | StreamingResponse:
         body = await request.json()
@@ -65,6 +75,8 @@ class BenchServer:
         parts = body["messages"][0]["content"]
         urls = [part["video_url"]["url"] for part in parts if isinstance(part, dict) and part["type"] == "video_url"]
         video = urls[0] if urls else ""
+        if self.decodes is not None and video.startswith("data:") and codec_of(video) not in self.decodes:
+            return JSONResponse({"error": {"message": "cannot decode", "code": "bad_video"}}, status_code=400)
         session = request.headers.get(self.header) if self.profile == "session-affinity" else None
         replica, state = self._home(session)
         if fault == "scatter":
@@ -79,10 +91,11 @@ class BenchServer:
             "x-cosmos3-session": state,
             "x-cosmos3-media": "hit" if hit else "miss",
         }
+        worker = {"nvext": {"worker_id": {"decode_worker_id": 7000 + replica}}} if "nvext" in body else {}
         return StreamingResponse(
-            self._answer(tokens, hit, fault, VIDEO_TOKENS if video else 0),
+            self._answer(tokens, hit, fault, VIDEO_TOKENS if video else 0, worker),
             media_type="text/event-stream",
-            headers=headers,
+            headers={} if self.foreign else headers,
         )
 
     def _home(self, session: str | None) -> tuple[int, str]:
@@ -93,24 +106,31 @@ class BenchServer:
         self.homes[session] = len(self.homes) % self.replicas
         return self.homes[session], "new"
 
-    async def _answer(self, tokens: int, hit: bool, fault: str, seen: int) -> AsyncIterator[bytes]:
+    async def _answer(
+        self, tokens: int, hit: bool, fault: str, seen: int, more: dict[str, object]
+    ) -> AsyncIterator[bytes]:
         await asyncio.sleep(0 if hit else 0.005)
         for _ in range(tokens):
-            yield _event({"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]})
+            yield _event({"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}], **more})
         if fault == "cut":
             return
         if fault == "event":
             yield _event({"error": {"message": "broke"}})
+        blind = fault == "blind"
+        kinds = {} if self.foreign else {"multimodal_tokens": {"video": 0 if blind else seen}}
         usage = {
-            "prompt_tokens": seen + 20,
+            "prompt_tokens": 20 if blind and self.foreign else seen + 20,
             "completion_tokens": tokens,
-            "prompt_tokens_details": {
-                "cached_tokens": seen if hit else 0,
-                "multimodal_tokens": {"video": 0 if fault == "blind" else seen},
-            },
+            "prompt_tokens_details": {"cached_tokens": seen if hit else 0, **kinds},
         }
         yield _event({"choices": [], "usage": usage})
         yield b"data: [DONE]\n\n"
+
+
+def codec_of(url: str) -> str:
+    """FFmpeg's name of the codec of a data URL's video."""
+    with av.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) as clip:
+        return clip.streams.video[0].codec_context.name
 
 
 def _event(body: dict[str, object]) -> bytes:

@@ -19,6 +19,7 @@ from typing import Any
 from cosmos3_serve.bench.load import text_of
 from cosmos3_serve.bench.proxy import recording_proxy
 from cosmos3_serve.bench.records import SESSION_HEADER, Request, Workload
+from cosmos3_serve.bench.seen import above_text
 from cosmos3_serve.errors import ServiceFailure, UsageError
 
 VERSION = "0.13.0"
@@ -231,14 +232,10 @@ def records(
                 prompt_tokens=_whole(prompt),
                 output_tokens=_whole(_value(metrics, "usage_completion_tokens")),
                 cached_tokens=_whole(_value(metrics, "usage_prompt_cache_read_tokens")),
-                video_tokens=None if prompt is None else max(0, int(prompt) - text_tokens - SLACK_TOKENS),
+                video_tokens=above_text(prompt, text_tokens),
             )
         )
     return found
-
-
-# Questions differ a little in length; fewer tokens than this above a text prompt are no video.
-SLACK_TOKENS = 16
 
 
 def _value(metrics: Mapping[str, Any], name: str) -> float | None:

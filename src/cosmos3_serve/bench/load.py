@@ -11,7 +11,9 @@ from typing import Any
 
 import httpx
 
+from cosmos3_serve.bench.proxy import recording_proxy
 from cosmos3_serve.bench.records import Request, Workload
+from cosmos3_serve.bench.seen import video_tokens
 
 MAX_LINE = 4 * 1024 * 1024
 CONNECT_S = 10.0
@@ -24,6 +26,8 @@ class Load:
         base_url: of an OpenAI-compatible server, without `/v1`.
         token: "" where the server asks for none.
         part: the URL of each video by name, as its content part carries it.
+        text_tokens: of a prompt without a video; where a server does not count the video's, they are what is above.
+        worker_ids: ask Dynamo which worker answered.
         timeout_s: without a byte of an answer.
     """
 
@@ -38,14 +42,25 @@ class Load:
         token: str,
         model: str,
         part: Mapping[str, str],
+        text_tokens: int = 0,
+        worker_ids: bool = False,
         timeout_s: float = 600.0,
-        header_seen: Callable[[str], bool | None] = lambda session: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._work, self._model, self._part = workload, model, part
         self._base, self._timeout_s, self._clock = base_url, timeout_s, clock
         self._auth = {"authorization": f"Bearer {token}"} if token else {}
-        self._header_seen = header_seen
+        self._text_tokens, self._worker_ids = text_tokens, worker_ids
+        self._arrives: bool | None = None
+
+    async def prove(self) -> None:
+        """One question without a video through a recording proxy: whether a session's header goes out as it should."""
+        name = f"bench-{secrets.token_hex(8)}"
+        with recording_proxy(self._base) as (url, recorded):
+            async with self._client(url, 1) as http:
+                await self._ask(http, "", 0, name, 1, 0)
+        if self._work.profile == "session-affinity":
+            self._arrives = any(seen.get(self._work.session_header.lower()) == name for seen in recorded.requests)
 
     async def level(
         self, videos: Sequence[str], *, concurrency: int, repeat: int, done: Callable[[], None] = lambda: None
@@ -65,22 +80,25 @@ class Load:
                     records.append(await self._ask(http, video, turn, name, concurrency, repeat))
                     done()
 
-        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-        timeout = httpx.Timeout(self._timeout_s, connect=CONNECT_S)
-        async with (
-            httpx.AsyncClient(base_url=self._base, limits=limits, timeout=timeout, headers=self._auth) as http,
-            asyncio.TaskGroup() as group,
-        ):
+        async with self._client(self._base, concurrency) as http, asyncio.TaskGroup() as group:
             for _ in range(min(concurrency, len(videos))):
                 group.create_task(session(http))
         return records
+
+    def _client(self, base: str, connections: int) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        timeout = httpx.Timeout(self._timeout_s, connect=CONNECT_S)
+        return httpx.AsyncClient(base_url=base, limits=limits, timeout=timeout, headers=self._auth)
 
     async def _ask(
         self, http: httpx.AsyncClient, video: str, turn: int, name: str, concurrency: int, repeat: int
     ) -> Request:
         affinity = self._work.profile == "session-affinity"
         sent = {self._work.session_header: name} if affinity else {}
-        body = json.dumps(question(self._model, self._part[video], turn, self._work.output_tokens)).encode()
+        asked = question(self._model, self._part[video] if video else "", turn, self._work.output_tokens)
+        if self._worker_ids:
+            asked["nvext"] = {"extra_fields": ["worker_id"]}
+        body = json.dumps(asked).encode()
         facts: dict[str, Any] = {}
         started = self._clock()
         try:
@@ -94,7 +112,7 @@ class Load:
             turn=turn,
             session=name if affinity else None,
             headers=tuple(header.lower() for header in sent),
-            header_seen=self._header_seen(name) if affinity else None,
+            header_seen=self._arrives if affinity else None,
             started=started,
             ended=self._clock(),
             **facts,
@@ -113,7 +131,7 @@ class Load:
                 text = (await response.aread())[:2000].decode("utf-8", "replace")
                 raise ValueError(f"status {response.status_code}: {' '.join(text.split())[:160]}")
             async for event in _events(response):
-                _take(event, facts, self._clock)
+                _take(event, facts, self._clock, self._text_tokens)
         if facts.get("first") is None:
             raise ValueError("the answer holds no text")
 
@@ -124,18 +142,11 @@ def text_of(turn: int) -> str:
 
 
 def question(model: str, video_url: str, turn: int, tokens: int) -> dict[str, Any]:
-    """The body of one question."""
+    """The body of one question; without a URL it is about nothing."""
+    video = [{"type": "video_url", "video_url": {"url": video_url}}] if video_url else []
     return {
         "model": model,
-        "messages": [
-            {
-                "role": "user",
-                "content": [
-                    {"type": "video_url", "video_url": {"url": video_url}},
-                    {"type": "text", "text": text_of(turn)},
-                ],
-            }
-        ],
+        "messages": [{"role": "user", "content": [*video, {"type": "text", "text": text_of(turn)}]}],
         "stream": True,
         "stream_options": {"include_usage": True},
         "max_completion_tokens": tokens,
@@ -162,7 +173,10 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
     raise ValueError("the stream ended without [DONE]")
 
 
-def _take(event: Mapping[str, Any], facts: dict[str, Any], clock: Callable[[], float]) -> None:
+def _take(event: Mapping[str, Any], facts: dict[str, Any], clock: Callable[[], float], text_tokens: int) -> None:
+    worker = ((event.get("nvext") or {}).get("worker_id") or {}).get("decode_worker_id")
+    if worker is not None:
+        facts["replica"] = str(worker)
     for choice in event.get("choices") or []:
         delta = choice.get("delta") or {}
         if delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"):
@@ -173,8 +187,7 @@ def _take(event: Mapping[str, Any], facts: dict[str, Any], clock: Callable[[], f
     usage = event.get("usage")
     if isinstance(usage, dict):
         details = usage.get("prompt_tokens_details") or {}
-        kinds = details.get("multimodal_tokens") or {}
         facts["prompt_tokens"] = usage.get("prompt_tokens")
         facts["output_tokens"] = usage.get("completion_tokens")
         facts["cached_tokens"] = details.get("cached_tokens")
-        facts["video_tokens"] = kinds.get("video")
+        facts["video_tokens"] = video_tokens(usage, text_tokens)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-import httpx
-
 from cosmos3_serve.bench import machine
 from cosmos3_serve.bench.aiperf import AIPerfLoad
+from cosmos3_serve.bench.codec import choose_codec, clip_url
 from cosmos3_serve.bench.load import Load, text_of
 from cosmos3_serve.bench.media_server import serve_videos
-from cosmos3_serve.bench.records import Request, Run, Workload
-from cosmos3_serve.bench.videos import MIME, Video, VideoSet, refuse_duplicates
-from cosmos3_serve.client.reasoner import Reasoner, data_url
+from cosmos3_serve.bench.records import Request, Run, Weights, Workload
+from cosmos3_serve.bench.videos import Video, VideoSet, refuse_duplicates
+from cosmos3_serve.client.reasoner import Reasoner
 from cosmos3_serve.client.served import until_served
 from cosmos3_serve.errors import ContractViolation, InputError
+
+Progress = Callable[[str, int, int], None]
+LevelEnded = Callable[[str, str], None]
+
+
+def _silent(*told: object) -> None:
+    """For those who want to be told nothing."""
 
 
 class Generator(Protocol):
@@ -43,31 +49,134 @@ class WithAIPerf:
     folder: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where clips are served with transport http: at `base_url`, else by this process; `port` 0 is a free one.
+
+    `public_url`: how the endpoint reaches the server of this process; "": by the address it is bound to.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    base_url: str = ""
+    public_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What whoever started the server knows and it does not say itself; empty: take its word.
+
+    Args:
+        worker_ids: it is Dynamo, and says on demand which worker answered.
+    """
+
+    server: str = ""
+    weights: Weights | None = None
+    worker_ids: bool = False
+
+
+class Target:
+    """One endpoint with its clips, ready for its levels; `records` grows with them."""
+
+    def __init__(
+        self, workload: Workload, listing: VideoSet, videos: list[Video], about: Mapping[str, Any], load: Generator
+    ) -> None:
+        self.workload, self.records = workload, list[Request]()
+        self._listing, self._videos, self._about, self._load = listing, videos, about, load
+        self._started = ""
+
+    async def level(
+        self, concurrency: int, repeat: int, progress: Progress = _silent, level_ended: LevelEnded = _silent
+    ) -> None:
+        """Ask every question of a level."""
+        work, ended = self.workload, 0
+        total = work.videos * work.questions
+        place = repeat * len(work.concurrency) + work.concurrency.index(concurrency)
+        first = place * work.videos if work.fresh else 0
+        label = f"concurrency {concurrency}" + (f", repeat {repeat + 1}" if work.repeats > 1 else "")
+
+        def done() -> None:
+            nonlocal ended
+            ended += 1
+            progress(label, ended, total)
+
+        self._started = self._started or datetime.now(UTC).isoformat(timespec="seconds")
+        names = [video.name for video in self._videos[first : first + work.videos]]
+        self.records += await self._load.level(names, concurrency=concurrency, repeat=repeat, done=done)
+        level_ended(label, self._load.summary)
+
+    def run(self) -> Run:
+        """What came."""
+        return Run(
+            workload=self.workload,
+            recipe=self._listing.recipe,
+            videos=self._videos,
+            **self._about,
+            load=self._load.name,
+            machine=machine.describe(),
+            started_at=self._started,
+            requests=self.records,
+        )
+
+
 async def run(
     reasoner: Reasoner,
     token: str,
     workload: Workload,
     directory: Path,
     *,
-    video_host: str = "127.0.0.1",
-    video_port: int = 0,
-    video_base_url: str = "",
-    video_public_url: str = "",
+    places: Places = Places(),
+    known: Known = Known(),
     aiperf: WithAIPerf | None = None,
-    progress: Callable[[str, int, int], None] = lambda what, done, of: None,
-    level_ended: Callable[[str, str], None] = lambda label, summary: None,
+    progress: Progress = _silent,
+    level_ended: LevelEnded = _silent,
 ) -> Run:
     """Ask every question at every level, and write down what came.
 
     Args:
-        reasoner: an entered client of the endpoint.
-        video_base_url: where the clips are served already; "": this process serves them (transport http only).
-        video_public_url: how the endpoint reaches the server of this process; "": by the address it is bound to.
         level_ended: told of each level, with the load generator's own summary, which nobody has checked yet.
         progress: level, requests that ended, requests in all.
 
     Raises:
-        InputError: fewer clips than the workload needs (code `videos_too_few`).
+        As `prepare`.
+    """
+    async with prepare(reasoner, token, workload, directory, places=places, known=known, aiperf=aiperf) as target:
+        await in_turns([target], progress, level_ended)
+        return target.run()
+
+
+async def in_turns(targets: Sequence[Target], progress: Progress = _silent, level_ended: LevelEnded = _silent) -> None:
+    """Every repeat of every level of all targets, which take turns; another one begins each repeat.
+
+    What else happens on the machine meets all of them alike. Their workloads have the same levels and repeats.
+    """
+    work = targets[0].workload
+    for repeat in range(work.repeats):
+        begins = repeat % len(targets)
+        for concurrency in work.concurrency:
+            for target in [*targets[begins:], *targets[:begins]]:
+                await target.level(concurrency, repeat, progress, level_ended)
+
+
+@asynccontextmanager
+async def prepare(
+    reasoner: Reasoner,
+    token: str,
+    workload: Workload,
+    directory: Path,
+    *,
+    places: Places = Places(),
+    known: Known = Known(),
+    aiperf: WithAIPerf | None = None,
+) -> AsyncIterator[Target]:
+    """An endpoint that serves the model, with clips that it decodes and a load whose headers were seen.
+
+    Args:
+        reasoner: an entered client of the endpoint.
+
+    Raises:
+        InputError: fewer clips than the workload needs (code `videos_too_few`), a codec that the server does not
+            decode (`no_codec`), or another model (`model_not_served`).
         Cosmos3Error: the endpoint cannot be reached, or refuses before the first question.
     """
     listing = VideoSet.read(directory)
@@ -80,76 +189,38 @@ async def run(
         )
     refuse_duplicates(videos)
     served = await _served(reasoner)
+    await choose_codec(reasoner, [listing.recipe.codec])
+    about = {
+        "model": reasoner.model,
+        "server": known.server or served["server"],
+        "weights": known.weights or served["weights"],
+    }
     with ExitStack() as stack:
-        base = video_base_url.rstrip("/")
+        base = places.base_url.rstrip("/")
         if workload.transport == "http" and not base:
-            base = stack.enter_context(serve_videos(directory, listing, host=video_host, port=video_port))
-            if video_public_url:
-                base = video_public_url.rstrip("/")
+            base = stack.enter_context(serve_videos(directory, listing, host=places.host, port=places.port))
+            if places.public_url:
+                base = places.public_url.rstrip("/")
                 await until_served(f"{base}/{videos[0].name}", videos[0].bytes)
         part = await _parts(reasoner, workload, directory, videos, base)
-        load = await _load(reasoner, token, workload, part, aiperf)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
-        requests = await _levels(load, workload, [video.name for video in videos], progress, level_ended)
-    return Run(
-        workload=workload,
-        recipe=listing.recipe,
-        videos=videos,
-        model=reasoner.model,
-        server=served["server"],
-        weights=served["weights"],
-        load=load.name,
-        machine=machine.describe(),
-        started_at=started,
-        requests=requests,
-    )
+        load = await _load(reasoner, token, workload, part, known, aiperf)
+        yield Target(workload, listing, videos, about, load)
 
 
 async def _load(
-    reasoner: Reasoner, token: str, workload: Workload, part: Mapping[str, str], aiperf: WithAIPerf | None
+    reasoner: Reasoner, token: str, workload: Workload, part: Mapping[str, str], known: Known, aiperf: WithAIPerf | None
 ) -> Generator:
-    if aiperf is None:
-        return Load(workload, base_url=reasoner.endpoint, token=token, model=reasoner.model, part=part)
     alone = await reasoner.ask(text_of(0), max_tokens=1)
-    load = AIPerfLoad(
-        aiperf.program,
-        aiperf.tokenizer,
-        workload,
-        base_url=reasoner.endpoint,
-        token=token,
-        model=reasoner.model,
-        part=part,
-        folder=aiperf.folder,
-        text_tokens=int(alone.usage.get("prompt_tokens") or 0),
-    )
+    text_tokens = int(alone.usage.get("prompt_tokens") or 0)
+    load: Load | AIPerfLoad
+    if aiperf is None:
+        load = Load(workload, base_url=reasoner.endpoint, token=token, model=reasoner.model, part=part,
+                    text_tokens=text_tokens, worker_ids=known.worker_ids)  # fmt: skip
+    else:
+        load = AIPerfLoad(aiperf.program, aiperf.tokenizer, workload, base_url=reasoner.endpoint, token=token,
+                          model=reasoner.model, part=part, folder=aiperf.folder, text_tokens=text_tokens)  # fmt: skip
     await load.prove()
     return load
-
-
-async def _levels(
-    load: Generator,
-    workload: Workload,
-    names: list[str],
-    progress: Callable[[str, int, int], None],
-    level_ended: Callable[[str, str], None],
-) -> list[Request]:
-    records: list[Request] = []
-    total = workload.videos * workload.questions
-    for repeat in range(workload.repeats):
-        for place, concurrency in enumerate(workload.concurrency):
-            first = (repeat * len(workload.concurrency) + place) * workload.videos if workload.fresh else 0
-            label = f"concurrency {concurrency}" + (f", repeat {repeat + 1}" if workload.repeats > 1 else "")
-            ended = 0
-
-            def done(label: str = label) -> None:
-                nonlocal ended
-                ended += 1
-                progress(label, ended, total)
-
-            chosen = names[first : first + workload.videos]
-            records += await load.level(chosen, concurrency=concurrency, repeat=repeat, done=done)
-            level_ended(label, load.summary)
-    return records
 
 
 async def _parts(
@@ -160,12 +231,8 @@ async def _parts(
         return {video.name: f"{base}/{video.name}" for video in videos}
     if workload.transport == "data":
         # All in memory: said in the limits of the command, since a part must be ready when its question starts.
-        return {video.name: await asyncio.to_thread(_data_url, directory / video.name) for video in videos}
+        return {video.name: await asyncio.to_thread(clip_url, directory / video.name) for video in videos}
     return {video.name: f"file-id:{await reasoner.upload(directory / video.name)}" for video in videos}
-
-
-def _data_url(path: Path) -> str:
-    return data_url(path).replace("video/mp4", MIME[path.suffix[1:]], 1)
 
 
 async def _served(reasoner: Reasoner) -> dict[str, Any]:
@@ -190,26 +257,3 @@ async def _served(reasoner: Reasoner) -> dict[str, Any]:
         "server": str(entry.get("owned_by") or "unknown")[:80],
         "weights": weights if weights in ("random", "pretrained") else "unknown",
     }
-
-
-async def choose_codec(reasoner: Reasoner, clips: Mapping[str, Path]) -> str:
-    """The first codec (in the order given) of which the server says that it saw the video.
-
-    Args:
-        clips: one short clip of each codec.
-
-    Raises:
-        InputError: none of them was seen (code `no_codec`).
-    """
-    from cosmos3_serve.errors import Cosmos3Error
-
-    refused = []
-    for codec, path in clips.items():
-        try:
-            answer = await reasoner.ask("What is this?", await asyncio.to_thread(_data_url, path), max_tokens=1)
-            if answer.video_tokens:
-                return codec
-            refused.append(f"{codec}: the usage counts no video tokens")
-        except (Cosmos3Error, httpx.HTTPError) as error:
-            refused.append(f"{codec}: {str(error)[:120]}")
-    raise InputError(f"the server decoded no codec ({'; '.join(refused)})", code="no_codec")

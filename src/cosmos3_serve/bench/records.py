@@ -10,6 +10,7 @@ from cosmos3_serve.bench.videos import Recipe, Video
 
 Profile = Literal["round-robin", "session-affinity"]
 Transport = Literal["http", "data", "file-id"]
+Weights = Literal["random", "pretrained", "unknown"]
 SESSION_HEADER = "X-Dynamo-Session-ID"
 WARM_SHARE = 0.5
 SCHEMA = "cosmos3.bench.reasoner.v1"
@@ -113,7 +114,7 @@ class Run(BaseModel):
     videos: list[Video]
     model: str
     server: str
-    weights: Literal["random", "pretrained", "unknown"]
+    weights: Weights
     load: str
     machine: dict[str, str | int | float | list[float]]
     started_at: str

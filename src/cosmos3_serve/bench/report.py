@@ -124,6 +124,8 @@ def markdown(run: Run, rows: list[Level]) -> str:
             f" | {row.latency.p50_ms:.0f} / {row.latency.p95_ms:.0f} | {cached}"
             f" | {' / '.join(map(str, row.requests_by_replica))} |"
         )
+    if all(request.cached_tokens is None for request in run.requests):
+        lines += ["", "The server does not count cached tokens: that cold was cold and warm was warm is not checked."]
     lines += ["", "TTFT by question, mean ms:", ""]
     for row in rows:
         turns = ", ".join(f"{value:.0f}" for value in row.ttft_by_turn_ms)

@@ -10,7 +10,7 @@ from cosmos3_serve.bench.records import Request, Run
 from cosmos3_serve.errors import FieldError, Refusal
 
 SHOWN = 5
-UNKNOWN_SESSION = ("none", None)
+NO_SESSION = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,8 @@ def distinct(run: Run) -> Iterable[Finding]:
 
 
 def seen(run: Run) -> Iterable[Finding]:
-    """The model saw the video: where a server counts video tokens they are there, else the prompt is long enough."""
-    blind = [r for r in run.requests if r.video_tokens == 0 or (r.video_tokens is None and not r.prompt_tokens)]
+    """The model saw the video: its tokens are in the usage, as the server counts them or as the prompt is longer."""
+    blind = [r for r in run.requests if not r.video_tokens]
     if blind:
         yield _of("video_not_seen", "the usage counts no tokens of the video", blind)
 
@@ -130,14 +130,19 @@ def headers(run: Run) -> Iterable[Finding]:
         sent = [r for r in run.requests if r.session is not None or name in r.headers]
         if sent:
             yield _of("session_header_sent", "pure round robin sends no session header", sent)
-        kept = [r for r in run.requests if r.session_state not in UNKNOWN_SESSION]
+        kept = [r for r in run.requests if r.session_state not in (NO_SESSION, None)]
         if kept:
             yield _of("affinity_on", "the server kept sessions although the profile is round robin", kept)
         return
     unsent = [r for r in run.requests if r.session is None or name not in r.headers]
     if unsent:
         yield _of("session_header_missing", f"requests carry no {run.workload.session_header}", unsent)
-    unproved = [r for r in run.requests if r.header_seen is not True and r.session_state in UNKNOWN_SESSION]
+    # A server that speaks of sessions knows better than what was seen on the way to it.
+    unproved = [
+        r
+        for r in run.requests
+        if r.session_state == NO_SESSION or (r.session_state is None and r.header_seen is not True)
+    ]
     if unproved:
         yield _of("session_header_unproved", "nothing proves that the session header arrived", unproved)
     by_video: dict[tuple[int, int, str], set[str | None]] = defaultdict(set)

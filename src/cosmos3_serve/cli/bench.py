@@ -54,20 +54,41 @@ def videos(
     seconds: Annotated[int, typer.Option("--seconds", min=1, max=3600, help="Length of each.")] = 30,
     fps: Annotated[int, typer.Option("--fps", min=1, max=60, help="Frames a second.")] = 2,
     size: Annotated[str, typer.Option("--size", help="WIDTHxHEIGHT in pixels, both even.")] = "640x360",
-    codec: Annotated[str, typer.Option("--codec", help="h264, hevc, vp9 or mpeg4.")] = "h264",
+    codec: Annotated[
+        str, typer.Option("--codec", help="h264, hevc, vp9, mpeg4, or auto: the first that the endpoint decodes.")
+    ] = "",
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes that encode; one a core.")] = None,
+    endpoint: Endpoint = "",
+    token_env: TokenEnv = REASONER_TOKEN_ENV,
+    model: Model = MODEL,
+    timeout: Timeout = 600,
     json: Json = False,
 ) -> None:
-    """Make distinct synthetic clips and list them with their hashes. What is there already is kept."""
+    """Make distinct synthetic clips and list them with their hashes. What is there already is kept.
+
+    Without --codec it is h264, or with --endpoint the first codec of which that server says that it saw a clip.
+    """
     from pydantic import ValidationError
 
+    from cosmos3_serve.bench.codec import AUTO, choose_codec
     from cosmos3_serve.bench.videos import Recipe, make_videos
+    from cosmos3_serve.client.reasoner import Reasoner
+
+    async def choose() -> str:
+        async with Reasoner(endpoint, token_env=token_env, model=model, timeout_s=timeout) as asked:
+            return await choose_codec(asked)
 
     width, _, height = size.lower().partition("x")
+    wanted_codec = codec or (AUTO if endpoint else "h264")
     try:
-        recipe = Recipe(seconds=seconds, fps=fps, width=int(width), height=int(height), codec=codec)
+        recipe = Recipe(seconds=seconds, fps=fps, width=int(width), height=int(height))
+        if wanted_codec != AUTO:
+            recipe = Recipe(**recipe.model_dump() | {"codec": wanted_codec})
     except (ValueError, ValidationError) as error:
         raise UsageError(f"no clip can be made so: {first_error(error)}", remedy="for example --size 640x360") from None
+    if wanted_codec == AUTO:
+        recipe = recipe.model_copy(update={"codec": asyncio.run(choose())})
+        output.console().print(f"codec {recipe.codec}, which the server decodes", markup=False)
     with progress("clips", count) as show:
         listing = make_videos(
             videos_dir, count, recipe, workers=workers, progress=lambda made: show("clips", made, count)
@@ -108,6 +129,9 @@ def reasoner(
     level_summaries: Annotated[
         bool, typer.Option("--level-summaries", help="Show AIPerf's own summary after each level, unchecked.")
     ] = False,
+    worker_ids: Annotated[
+        bool, typer.Option("--worker-ids", help="It is Dynamo: ask which worker answered (--load own).")
+    ] = False,
     endpoint: Endpoint = "",
     token_env: TokenEnv = REASONER_TOKEN_ENV,
     model: Model = MODEL,
@@ -117,16 +141,19 @@ def reasoner(
     """Ask every question of every video at every level, check the run, and write its figures.
 
     An invalid run (a failed request, a wrong length, a header that did not arrive, …) has no figures: it ends with exit
-    code 3, and its records are kept. With transport http our reasoner must be told to fetch from this server
-    (`--media-allow HOST:PORT`).
+    code 3, and its records are kept. Where --videos-dir has no listing, clips of 30 s at 2 frames a second are made in
+    it first, in a codec that the server decodes. With transport http our reasoner must be told to fetch from this
+    server (`--media-allow HOST:PORT`).
     """
     from pydantic import ValidationError
 
     from cosmos3_serve.bench import plots, report
     from cosmos3_serve.bench.aiperf import find
-    from cosmos3_serve.bench.reasoner import WithAIPerf
+    from cosmos3_serve.bench.codec import choose_codec
+    from cosmos3_serve.bench.reasoner import Known, Places, WithAIPerf
     from cosmos3_serve.bench.reasoner import run as run_bench
     from cosmos3_serve.bench.records import Run, Workload
+    from cosmos3_serve.bench.videos import LISTING, Recipe, make_videos
     from cosmos3_serve.client.reasoner import Reasoner
 
     try:
@@ -153,16 +180,19 @@ def reasoner(
 
     async def run() -> Run:
         async with Reasoner(endpoint, token_env=token_env, model=model, timeout_s=timeout) as asked:
+            if not (videos_dir / LISTING).exists():
+                recipe, count = Recipe(codec=await choose_codec(asked)), workload.needed()
+                with progress("clips", count) as show:
+                    await asyncio.to_thread(make_videos, videos_dir, count, recipe,
+                                            progress=lambda made: show("clips", made, count))  # fmt: skip
             with progress("questions", workload.videos * workload.questions) as show:
                 return await run_bench(
                     asked,
                     os.environ.get(token_env, ""),
                     workload,
                     videos_dir,
-                    video_host=video_host,
-                    video_port=video_port,
-                    video_base_url=video_base_url,
-                    video_public_url=video_public_url,
+                    places=Places(video_host, video_port, video_base_url, video_public_url),
+                    known=Known(worker_ids=worker_ids),
                     aiperf=driver,
                     progress=show,
                     level_ended=_show_level if level_summaries else lambda label, summary: None,
