@@ -187,8 +187,9 @@ async def test_targets_take_turns_and_another_one_begins_each_repeat(clips: Path
                 )
             await in_turns([a, b])
     assert order == [("a", "repeat 0"), ("b", "repeat 0"), ("b", "repeat 1"), ("a", "repeat 1")]
-    assert [request.video for request in a.run().requests[:1]] == ["video-00000.mp4"]
     for target in (a, b):
+        asked = [{r.video[8:11] for r in target.run().requests if r.repeat == repeat} for repeat in range(2)]
+        assert asked == [{"000", "001"}, {"002", "003"}], "both are asked the same, and each repeat has fresh clips"
         assert report.check(target.run()) == [] and len(target.run().requests) == 2 * 2 * 3
 
 

@@ -135,7 +135,10 @@ def test_clips_are_served_here_and_named_by_the_public_address(
         code, found = run(capsys, *measure(clips, tmp_path / "r", "round-robin", server, *more))
     assert (code, found["valid"]) == (0, True)
     held = set().union(*server.held.values())
-    assert {url for url in held if url} == {f"{public}/video-{number:05d}.mp4" for number in range(3)}
+    # The clip that tries the codec goes along as data.
+    assert {url for url in held if url and not url.startswith("data:")} == {
+        f"{public}/video-{number:05d}.mp4" for number in range(3)
+    }
 
 
 def test_a_public_address_that_leads_nowhere_ends_the_run_before_it_starts(

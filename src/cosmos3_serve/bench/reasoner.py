@@ -189,7 +189,6 @@ async def prepare(
         )
     refuse_duplicates(videos)
     served = await _served(reasoner)
-    await choose_codec(reasoner, [listing.recipe.codec])
     about = {
         "model": reasoner.model,
         "server": known.server or served["server"],
@@ -202,6 +201,7 @@ async def prepare(
             if places.public_url:
                 base = places.public_url.rstrip("/")
                 await until_served(f"{base}/{videos[0].name}", videos[0].bytes)
+        await choose_codec(reasoner, [listing.recipe.codec])
         part = await _parts(reasoner, workload, directory, videos, base)
         load = await _load(reasoner, token, workload, part, known, aiperf)
         yield Target(workload, listing, videos, about, load)
