@@ -20,7 +20,7 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint cons
 INSTALLED := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(VENV)/.quickstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check lint unit bench setup setup-reasoner reasoner-for-tests docs clean
+.PHONY: help quickstart test check lint unit bench setup setup-reasoner reasoner-for-tests docs recipes clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ bench: $(VENV)/.dev ## the measurements of benchmarks/README.md on this machine,
 
 docs: $(VENV)/.dev ## write the tables that are generated from the code
 	$(BIN)/python docs/generate.py
+
+recipes: $(VENV)/.dev ## write the manifests of recipes/ and workflows/ from the code
+	$(BIN)/cosmos3 deploy render --target dynamo --output recipes/cosmos3-nano-reasoner
+	$(BIN)/cosmos3 deploy render --target kuberay --service reasoner --output recipes/cosmos3-nano-reasoner
+	$(BIN)/cosmos3 deploy render --target kuberay --service generator --output recipes/cosmos3-generator
+	cp recipes/cosmos3-generator/batch/cosmos3-ray-batch.yaml workflows/testing/cosmos3-ray-batch.yaml
 
 setup: $(VENV)/.dev ## the development environment in $(VENV)
 

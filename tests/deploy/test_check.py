@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from support.manifests import DYNAMO_SET
+from support.manifests import DYNAMO_SET, everything
 
 from cosmos3_serve.deploy import check as checking
 from cosmos3_serve.deploy.check import CUSTOM, check, pod_templates, require_sound, schema
@@ -25,7 +25,7 @@ CRDS = os.environ.get("COSMOS3_CRD_DIR", "")
 
 
 def documents() -> list[dict[str, Any]]:
-    return [d for f in render("dynamo", sets=DYNAMO_SET) for d in f.documents]
+    return [d for f in everything() for d in f.documents]
 
 
 def of(kind: str, suffix: str = "") -> dict[str, Any]:
@@ -165,7 +165,7 @@ def test_pod_templates_are_found_at_any_depth() -> None:
 
 @pytest.mark.skipif(not CRDS, reason="COSMOS3_CRD_DIR names no folder with the operators' own CRDs; checked condensed")
 def test_what_is_rendered_fits_the_operators_own_definitions() -> None:
-    known = {}
+    known: dict[tuple[str, str], Any] = {}
     for path in Path(CRDS).glob("*.yaml"):
         for crd in yaml.safe_load_all(path.read_text()):
             for version in crd["spec"]["versions"]:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
+import sys
 from typing import Any
 
 import pytest
 from support.commands import in_script, parse
-from support.manifests import DYNAMO_SET
+from support.manifests import everything
 
 from cosmos3_serve.deploy.kube.pod import containers_of
-from cosmos3_serve.deploy.render import render
+from cosmos3_serve.service import probe
 
-VARIABLES = {"PROFILE": "round-robin", "MODEL": "nvidia/cosmos3-nano-reasoner"}
+VARIABLES = {"PROFILE": "round-robin", "MODEL": "nvidia/cosmos3-nano-reasoner", "TIMEOUT_S": "60"}
 
 
 def commands() -> list[tuple[str, list[str]]]:
     """Place and argument list of everything that a container runs: commands, probes, hooks."""
     found = []
-    for document in (d for f in render("dynamo", sets=DYNAMO_SET) for d in f.documents):
+    for document in (d for f in everything() for d in f.documents):
         for container in containers_of(document):
             where = f"{document['kind']}/{document['metadata']['name']} {container['name']}"
             if "command" in container:
                 found.append((where, [*container["command"], *container.get("args", [])]))
-            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-                if probe in container:
-                    found.append((f"{where} {probe}", container[probe]["exec"]["command"]))
+            for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+                if kind in container:
+                    found.append((f"{where} {kind}", container[kind]["exec"]["command"]))
             if "lifecycle" in container:
                 found.append((f"{where} preStop", container["lifecycle"]["preStop"]["exec"]["command"]))
     return found
@@ -43,6 +45,9 @@ def test_the_jobs_run_our_programs() -> None:
         ("bench", "setup"),
         ("bench", "videos"),
         ("bench", "reasoner"),
+        ("ray-batch", "--resume"),
+        ("ray-batch", "--input-path"),
+        ("ray-health", "--timeout"),
     }
 
 
@@ -50,6 +55,41 @@ def test_the_jobs_run_our_programs() -> None:
 def test_the_real_parser_takes_it(where: str, call: list[str]) -> None:
     found: dict[str, Any] = parse(call)
     assert found, where
+
+
+PROBES = [(where, words) for where, words in COMMANDS if words[0] == "cosmos3-probe"]
+MODULES = [(where, words) for where, words in COMMANDS if words[:2] == ["python", "-m"]]
+
+
+@pytest.mark.parametrize(("where", "words"), PROBES, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_probe_is_what_the_probes_program_takes(
+    where: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(probe, "ask", lambda *args, **named: asked.append((args, named)))
+    assert probe.main(words[1:]) == 0, where
+    ((service, path), named) = asked[0]
+    assert service in where and (path == "/ready") == where.endswith("readinessProbe")
+    assert named["port"] == 8000
+
+
+@pytest.mark.parametrize(("where", "words"), MODULES, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_hook_is_a_module_that_takes_its_arguments(
+    where: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module(words[2])
+    monkeypatch.setitem(sys.modules, "ray", None)  # past the arguments nothing happens here
+    assert module.main(words[3:]) == module.NOT_DONE, where
+    with pytest.raises(SystemExit):
+        module.main([*words[3:], "--no-such-flag"])
+
+
+def test_every_command_of_a_container_was_looked_at() -> None:
+    ours = {"cosmos3", "npa", "cosmos3-probe", "python", "/bin/sh"}
+    # Of NVIDIA's images: what is in them is theirs.
+    theirs = {"python3", "/opt/nim/start_server.sh", "download-to-cache"}
+    assert {words[0] for _, words in COMMANDS} <= ours | theirs
+    assert PROBES and MODULES
 
 
 def test_the_parser_would_refuse_a_wrong_one() -> None:

@@ -12,20 +12,29 @@ from support.manifests import ROOT
 from cosmos3_serve.deploy.render import render
 
 RECIPES = ROOT / "recipes"
-RENDERED = {f"cosmos3-nano-reasoner/{f.path}": f.text() for f in render("dynamo")}
-PAGES = sorted(RECIPES.rglob("*.md"))
+# Folder, and how it is written.
+WRITTEN = {
+    "cosmos3-nano-reasoner": [("dynamo", ""), ("kuberay", "reasoner")],
+    "cosmos3-generator": [("kuberay", "generator")],
+}
+RENDERED = {
+    f"{folder}/{f.path}": f.text()
+    for folder, renderings in WRITTEN.items()
+    for target, service in renderings
+    for f in render(target, service=service)
+}
+PAGES = sorted(page for folder in WRITTEN for page in (RECIPES / folder).rglob("*.md"))
 
 
 @pytest.mark.parametrize("path", sorted(RENDERED))
 def test_the_committed_file_is_what_the_code_renders(path: str) -> None:
-    assert (RECIPES / path).read_text(encoding="utf-8") == RENDERED[path], (
-        "cosmos3 deploy render --target dynamo --output recipes/cosmos3-nano-reasoner"
-    )
+    assert (RECIPES / path).read_text(encoding="utf-8") == RENDERED[path], "run `make recipes`"
 
 
 def test_no_other_manifest_lies_there() -> None:
-    found = {str(path.relative_to(RECIPES)) for path in RECIPES.rglob("*.yaml")}
+    found = {str(path.relative_to(RECIPES)) for folder in WRITTEN for path in (RECIPES / folder).rglob("*.yaml")}
     assert found == set(RENDERED)
+    assert [p.name for p in (ROOT / "workflows").rglob("*.yaml")] == ["cosmos3-ray-batch.yaml"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(RECIPES)))
@@ -41,6 +50,18 @@ def test_the_pages_commands_are_real_and_their_files_are_there(page: Path) -> No
             assert (ROOT / path.replace("${PROFILE}", profile)).is_file(), path
     for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text):
         assert (page.parent / link).exists(), link
+
+
+def test_the_make_target_writes_all_of_it() -> None:
+    lines = re.search(r"^recipes:.*?\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert lines is not None
+    for folder, renderings in WRITTEN.items():
+        for target, service in renderings:
+            wanted = f"--target {target}" + (f" --service {service}" if service else "") + f" --output recipes/{folder}"
+            assert wanted in lines[1]
+    for line in lines[1].splitlines():
+        if "cosmos3" in line.split()[0]:
+            parse(["cosmos3", *line.split()[1:]])
 
 
 def test_the_seeds_paths_are_named_by_the_page() -> None:

@@ -9,10 +9,10 @@ from support.tiny import test_cache, tiny_checkpoint
 
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.reasoner import prepare as module
+from cosmos3_serve.reasoner.application import affinity_rules
 from cosmos3_serve.reasoner.hardware import GIB, Hardware
 from cosmos3_serve.reasoner.interpreter import Interpreter
 from cosmos3_serve.reasoner.prepare import check_fit, prepare
-from cosmos3_serve.reasoner.serve import affinity_rules
 from cosmos3_serve.settings import REASONER_TOKEN_ENV, REASONER_TOKEN_FILE_ENV, ReasonerSettings
 
 CPU = Hardware("cpu", cpus=2, host_bytes=8 * GIB)

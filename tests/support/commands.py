@@ -39,6 +39,6 @@ def in_script(script: str, variables: Mapping[str, str] = MappingProxyType({})) 
                 continue
             call = text[found.start() :].strip().lstrip("(")
             call = re.sub(r"\$\([^)]*\)", "word", call)
-            call = AFTER.sub("", call).rstrip(")\"' ") if AFTER.search(call) else call
+            call = AFTER.sub("", call).rstrip(") ")
             call = re.sub(r"\$\{?([A-Za-z_]+)\}?", lambda name: variables.get(name[1], "word"), call)
             yield shlex.split(call)

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from cosmos3_serve.deploy.kuberay.values import SERVICES
+from cosmos3_serve.deploy.manifest import ManifestFile
+from cosmos3_serve.deploy.render import render
+
 ROOT = Path(__file__).parents[2]
 # Made up; nothing pulls them.
 DYNAMO_SET = (
@@ -18,6 +22,23 @@ DYNAMO_SET = (
     "images.client=registry.example/cosmos3-client:0.1.0",
     "cache.storage_class=shared-files",
 )
+KUBERAY_SET = (
+    "images.service=registry.example/cosmos3-service@sha256:0000",
+    "images.client=registry.example/cosmos3-client@sha256:0000",
+    "cache.storage_class=shared-files",
+    "outputs.storage_class=shared-files",
+    "batch.input_uri=s3://bucket/batch.json",
+    "batch.output_uri=s3://bucket/outputs/",
+)
+
+
+def everything() -> list[ManifestFile]:
+    """What both targets render with every placeholder set, the overlay included."""
+    overlay = ("overlay.ngc_api_key=true", "overlay.image_pull_secret=registry-pull-secret")
+    found = render("dynamo", sets=(*DYNAMO_SET, *overlay))
+    for service in SERVICES:
+        found += render("kuberay", service=service, sets=KUBERAY_SET)
+    return found
 
 
 def load(text: str) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.reasoner.application import affinity_rules
 from cosmos3_serve.reasoner.fleet import ReplicaState
 from cosmos3_serve.reasoner.fleet_port import FleetPort
 from cosmos3_serve.reasoner.health import HealthBook
@@ -29,7 +30,6 @@ from cosmos3_serve.reasoner.member import GatewayStatus
 from cosmos3_serve.reasoner.poison import PoisonTracker
 from cosmos3_serve.reasoner.policy import Profile
 from cosmos3_serve.reasoner.routing import Refused, Router
-from cosmos3_serve.reasoner.serve import affinity_rules
 from cosmos3_serve.reasoner.setup import SECRET_HEADER, ReasonerSetup
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.http_server import HttpServer

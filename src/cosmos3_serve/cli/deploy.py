@@ -12,8 +12,11 @@ from cosmos3_serve.cli import output, tables
 from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.errors import ExitCode, InputError
 
-Target = Annotated[str, typer.Option("--target", help="dynamo.")]
-Profile = Annotated[str, typer.Option("--profile", help="round-robin or session-affinity; default: both.")]
+Target = Annotated[str, typer.Option("--target", help="dynamo or kuberay.")]
+Profile = Annotated[
+    str, typer.Option("--profile", help="round-robin or session-affinity; default: both (kuberay: affinity).")
+]
+Service = Annotated[str, typer.Option("--service", help="generator or reasoner (kuberay).")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file of --values.")]
 ValuesFile = Annotated[Path | None, typer.Option("--values", help="YAML with the same keys, nested.")]
 Version = Annotated[str, typer.Option("--kubernetes-version", help="Whose schemas check.")]
@@ -29,6 +32,7 @@ def register(app: typer.Typer) -> None:
 def render(
     target: Target,
     profile: Profile = "",
+    service: Service = "",
     sets: Sets = None,
     values: ValuesFile = None,
     part: Annotated[
@@ -59,7 +63,7 @@ def render(
         else:
             print(tables.markdown(rows, ("key", "default")), end="")
         return
-    files = _rendered(target, profile, sets, values, part)
+    files = _rendered(target, profile, service, sets, values, part)
     objects = require_sound([d for f in files for d in f.documents], kubernetes=kubernetes) if checked else None
     if output_dir is not None:
         write(files, output_dir)
@@ -94,6 +98,7 @@ def diff(
     file: Annotated[Path, typer.Argument(help="A manifest, or `kubectl get … -o yaml`; - is the standard input.")],
     target: Target,
     profile: Profile = "",
+    service: Service = "",
     sets: Sets = None,
     values: ValuesFile = None,
     everything: Annotated[
@@ -104,7 +109,7 @@ def diff(
     """Say where a running or stored object differs from the rendering; exit code 3 where it does."""
     from cosmos3_serve.deploy.diff import difference
 
-    rendered = [d for f in _rendered(target, profile, sets, values, None) for d in f.documents]
+    rendered = [d for f in _rendered(target, profile, service, sets, values, None) for d in f.documents]
     found = difference(_documents(file), rendered, everything=everything)
     if json:
         output.emit({"equal": not found, "differences": [each.as_dict() for each in found]})
@@ -117,13 +122,18 @@ def diff(
 
 
 def _rendered(
-    target: str, profile: str, sets: list[str] | None, values: Path | None, parts: list[str] | None
+    target: str,
+    profile: str,
+    service: str,
+    sets: list[str] | None,
+    values: Path | None,
+    parts: list[str] | None,
 ) -> list[Any]:
     from cosmos3_serve.deploy.render import read_values
     from cosmos3_serve.deploy.render import render as run
 
     file = read_values(values) if values is not None else None
-    return list(run(target, profile=profile, file=file, sets=sets or (), parts=parts or ()))
+    return list(run(target, profile=profile, service=service, file=file, sets=sets or (), parts=parts or ()))
 
 
 def _documents(path: Path) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ KUBERNETES = "1.32"
 SCHEMAS = Path(__file__).parent / "schemas"
 CUSTOM = {
     ("nvidia.com/v1beta1", "DynamoGraphDeployment"): "dynamographdeployment.json",
+    ("ray.io/v1", "RayService"): "rayservice.json",
     ("kustomize.config.k8s.io/v1beta1", "Kustomization"): "kustomization.json",
 }
 _CREDENTIAL = re.compile(r"(TOKEN|PASSWORD|SECRET|API_KEY|ACCESS_KEY(_ID)?)$")

@@ -8,12 +8,14 @@ from typing import Any, cast
 
 from cosmos3_serve.deploy.dynamo.recipe import recipe as dynamo_recipe
 from cosmos3_serve.deploy.dynamo.values import PROFILES, DynamoValues, Profile
+from cosmos3_serve.deploy.kuberay.recipe import recipe as kuberay_recipe
+from cosmos3_serve.deploy.kuberay.values import SERVICES, KuberayValues, Service
 from cosmos3_serve.deploy.manifest import PARTS, ManifestFile
 from cosmos3_serve.deploy.values import Values
 from cosmos3_serve.deploy.yamltext import one_mapping
 from cosmos3_serve.errors import InputError, UsageError
 
-TARGETS: Mapping[str, type[Values]] = {"dynamo": DynamoValues}
+TARGETS: Mapping[str, type[Values]] = {"dynamo": DynamoValues, "kuberay": KuberayValues}
 ALL_PROFILES = "all"
 
 
@@ -55,6 +57,7 @@ def render(
     target: str,
     *,
     profile: str = "",
+    service: str = "",
     file: Mapping[str, Any] | None = None,
     sets: Sequence[str] = (),
     parts: Sequence[str] = (),
@@ -62,6 +65,7 @@ def render(
     """
     Args:
         profile: one profile; "" or `all`: every one that the target has.
+        service: `generator` or `reasoner`, of the target kuberay alone.
         file: values as read from YAML; sets: `key=value` over them.
         parts: only these of `PARTS`; none: all.
 
@@ -76,8 +80,33 @@ def render(
             code="deploy_unknown_part",
             remedy="leave it out for all",
         )
-    files = dynamo_recipe(cast(DynamoValues, values), profiles_of(profile))
+    if isinstance(values, KuberayValues):
+        files = _kuberay(values, service, profile)
+    elif service:
+        raise UsageError(
+            f"--target {target} has the reasoner alone: --service is for kuberay",
+            code="deploy_unknown_service",
+            remedy="leave it out",
+        )
+    else:
+        files = dynamo_recipe(cast(DynamoValues, values), profiles_of(profile))
     return [each for each in files if not parts or each.part in parts]
+
+
+def _kuberay(values: KuberayValues, service: str, profile: str) -> list[ManifestFile]:
+    if service not in SERVICES:
+        raise UsageError(
+            f"--service {service!r} is none of {', '.join(SERVICES)}",
+            code="deploy_unknown_service",
+            remedy="for example --service generator",
+        )
+    if service == "generator" and profile:
+        raise UsageError(
+            "the generator has no routing profiles", code="deploy_not_in_profile", remedy="leave --profile out"
+        )
+    # One service, one routing: what `reasoner serve` has by default, unless a profile is named.
+    routing: Profile = profiles_of(profile)[0] if profile not in ("", ALL_PROFILES) else "session-affinity"
+    return kuberay_recipe(cast(Service, service), values, routing)
 
 
 def write(files: Sequence[ManifestFile], folder: Path) -> None:

@@ -19,6 +19,7 @@ import structlog
 
 from cosmos3_serve.contract.wire import APP_NAME
 from cosmos3_serve.errors import Cosmos3Error, GuardrailsUnavailable, Interrupted, ServiceFailure, StartRefused
+from cosmos3_serve.generator.application import bound
 from cosmos3_serve.generator.guardrails import GUARD, GUARD_APP
 from cosmos3_serve.generator.prepare import prepare
 from cosmos3_serve.service import logs
@@ -141,16 +142,8 @@ def _deploy(
     """Deploy model and ingress; a handle of the ingress. Does not wait: the ingress answers while weights load."""
     from ray import serve
 
-    from cosmos3_serve.generator.ingress import ingress_deployment
-
-    if settings.engine == "framework":
-        from cosmos3_serve.generator.engines.framework.deployment import model_deployment
-    else:
-        from cosmos3_serve.generator.model import model_deployment
-
     _start_serve()
-    model = model_deployment(settings, checkpoint, guardrails)
-    app = ingress_deployment(settings, checkpoint, model, port, revision)
+    app = bound(settings, checkpoint, guardrails, port, revision)
     target = serve.RunTarget(app, name=APP_NAME, route_prefix=None)
     (handle,) = serve.run_many([target], wait_for_applications_running=False)
     return handle

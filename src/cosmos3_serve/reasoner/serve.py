@@ -20,9 +20,9 @@ from typing import Any
 import structlog
 
 from cosmos3_serve.errors import Cosmos3Error, Interrupted, ServiceFailure, StartRefused
+from cosmos3_serve.reasoner.application import affinity_rules, gateways
 from cosmos3_serve.reasoner.fleet import ReplicaState
 from cosmos3_serve.reasoner.fleet_core import Overview
-from cosmos3_serve.reasoner.policy import AffinityRules, Mode
 from cosmos3_serve.reasoner.prepare import prepare
 from cosmos3_serve.reasoner.setup import APP_NAME, FLEET_ACTOR, NAMESPACE, REPLICAS_APP_NAME, ReasonerSetup, ServedModel
 from cosmos3_serve.service import logs
@@ -103,11 +103,6 @@ def _serve(settings: ReasonerSettings, stop: StopSignals, on_ready: OnReady | No
 # ---- with Ray ------------------------------------------------------------------------------------------------------
 
 
-def affinity_rules(settings: ReasonerSettings) -> AffinityRules:
-    """What gateways and the table must agree on. Raises UsageError: the TTL is too short."""
-    return AffinityRules(ttl_s=settings.session_ttl_s, mode=Mode(settings.session_mode))
-
-
 def _deploy(setup: ReasonerSetup, gateway: type[Any] | None) -> None:
     """Deploy everything. Does not wait: gateways answer while replicas load."""
     from ray import serve
@@ -123,24 +118,8 @@ def _deploy(setup: ReasonerSetup, gateway: type[Any] | None) -> None:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its lines are not JSON
     serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
     start_fleet_actor(setup.fleet, affinity_rules(setup.settings), setup.settings.workers, setup.settings.log_level)
-    front = (
-        serve.deployment(gateway)
-        .options(
-            name="gateway",
-            num_replicas=setup.settings.gateways,
-            max_ongoing_requests=16,
-            ray_actor_options={"num_cpus": 0},
-            health_check_period_s=5.0,
-            health_check_timeout_s=30.0,
-            graceful_shutdown_wait_loop_s=0.2,
-            graceful_shutdown_timeout_s=2.0,  # draining has its own time, before Serve hears of the shutdown
-            max_constructor_retry_count=2,
-            logging_config={"enable_access_log": False},
-        )
-        .bind(setup)
-    )
     targets = [
-        serve.RunTarget(front, name=APP_NAME, route_prefix=None),
+        serve.RunTarget(gateways(setup, gateway), name=APP_NAME, route_prefix=None),
         serve.RunTarget(replica_deployment(setup), name=REPLICAS_APP_NAME, route_prefix=None),
     ]
     serve.run_many(targets, wait_for_applications_running=False)

@@ -1,0 +1,96 @@
+"""Who may talk to the pods and whom they may ask, and how many of them a node's drain may take at once."""
+
+from __future__ import annotations
+
+from cosmos3_serve.deploy.kube.base import Meta
+from cosmos3_serve.deploy.kube.base import labels as meta_labels
+from cosmos3_serve.deploy.kube.objects import (
+    DisruptionSpec,
+    Egress,
+    Ingress,
+    IpBlock,
+    NetworkPolicy,
+    NetworkPolicySpec,
+    Peer,
+    PodDisruptionBudget,
+    PolicyPort,
+    Selector,
+)
+from cosmos3_serve.deploy.kuberay.applications import PORT
+from cosmos3_serve.deploy.kuberay.pods import INSTANCE, labels
+from cosmos3_serve.deploy.kuberay.values import KuberayValues, Service
+
+NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+DASHBOARD, VIDEO_PORT = 8265, 8080
+
+
+def network_policy(service: Service, name: str, values: KuberayValues) -> NetworkPolicy:
+    """An allow-list in both directions: what is not named is closed, Ray's own ports to everybody else among it."""
+    network = values.network
+    own = Peer(pod_selector=Selector(match_labels={INSTANCE: name}))
+    clients = [Peer(pod_selector=Selector(match_labels=network.client_labels))]
+    if network.client_namespace:
+        clients.append(_namespace(network.client_namespace))
+    outside = [
+        Peer(ip_block=IpBlock.model_validate({"cidr": cidr, "except": _within(cidr, network.egress_except)}))
+        for cidr in network.egress_cidrs
+    ] + [Peer(ip_block=IpBlock(cidr=cidr)) for cidr in network.private_cidrs]
+    ports = [PolicyPort(port=port) for port in network.egress_ports]
+    egress = [
+        Egress(to=[own]),
+        Egress(
+            to=[_namespace(network.dns_namespace)], ports=[PolicyPort(port=53, protocol="UDP"), PolicyPort(port=53)]
+        ),
+    ]
+    if outside:
+        egress.append(Egress(to=outside, ports=ports))
+    if service == "reasoner":  # the clips of our own smoke and perf jobs
+        jobs = Peer(pod_selector=Selector(match_labels={"app.kubernetes.io/component": "perf"}))
+        egress.append(Egress(to=[jobs], ports=[PolicyPort(port=VIDEO_PORT)]))
+    return NetworkPolicy(
+        metadata=Meta(name=name, labels=meta_labels(name, "network")),
+        spec=NetworkPolicySpec(
+            pod_selector=Selector(match_labels={INSTANCE: name}),
+            ingress=[
+                Ingress.model_validate({"from": [own]}),
+                Ingress.model_validate({"from": clients, "ports": [PolicyPort(port=PORT)]}),
+                Ingress.model_validate(
+                    {"from": [_namespace(network.operator_namespace)], "ports": [PolicyPort(port=DASHBOARD)]}
+                ),
+            ],
+            egress=egress,
+        ),
+    )
+
+
+def disruption_budgets(name: str, values: KuberayValues) -> list[PodDisruptionBudget]:
+    """One of the head, whose end is the service's, and one of the workers."""
+    return [
+        PodDisruptionBudget(
+            metadata=Meta(name=f"{name}-{role}", labels=meta_labels(name, "disruption")),
+            spec=DisruptionSpec(
+                max_unavailable=0 if role == "head" else values.disruption.max_unavailable,
+                selector=Selector(match_labels=labels(name, role)),
+            ),
+        )
+        for role in ("head", "worker")
+    ]
+
+
+def _namespace(name: str) -> Peer:
+    return Peer(namespace_selector=Selector(match_labels={NAMESPACE_LABEL: name}))
+
+
+def _within(cidr: str, excepted: tuple[str, ...]) -> list[str] | None:
+    """Kubernetes refuses an exception that does not lie within the block."""
+    import ipaddress
+
+    block = ipaddress.ip_network(cidr, strict=False)
+    found = [
+        each
+        for each in excepted
+        if (one := ipaddress.ip_network(each, strict=False)).version == block.version
+        and one != block
+        and one.subnet_of(block)  # type: ignore[arg-type]
+    ]
+    return found or None

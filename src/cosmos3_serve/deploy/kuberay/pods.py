@@ -1,0 +1,172 @@
+"""The pods of a RayService: the head, which runs no replica, and the workers, which answer the public port.
+
+Every pod has the same environment and the same volumes: Serve builds the applications on the head, with the settings,
+secrets and caches that the replicas will have.
+"""
+
+from __future__ import annotations
+
+from cosmos3_serve.deploy.kube.base import PodMeta
+from cosmos3_serve.deploy.kube.pod import (
+    Container,
+    ContainerSecurity,
+    EmptyDir,
+    EnvVar,
+    Exec,
+    Hook,
+    Lifecycle,
+    Mount,
+    PodSecurity,
+    PodSpec,
+    PodTemplate,
+    Port,
+    Resources,
+    SecretSource,
+    Toleration,
+    Volume,
+    claim,
+    env,
+    exec_probe,
+    secret_env,
+)
+from cosmos3_serve.deploy.kuberay.applications import OUTPUTS, PORT
+from cosmos3_serve.deploy.kuberay.values import KuberayValues, Service
+
+USER = 1000
+GPU = "nvidia.com/gpu"
+TOKENS = "/run/cosmos3-token"
+INSTANCE, ROLE = "cosmos3-serve/instance", "cosmos3-serve/role"
+TOKEN_FILE = {"generator": "NPA_COSMOS3_RAY_TOKEN_FILE", "reasoner": "COSMOS3_REASONER_TOKEN_FILE"}
+STORAGE_KEYS = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+# Weights may be fetched while the applications are built, before anything answers.
+START_S = 2 * 3600
+# The hook's own start and the last answers, beside the drain itself.
+LEAVE_S, AFTER_S = 30, 30
+# Where tools look for weights below the cache; a test compares them with the service's own table.
+CACHE_FAMILY = {
+    "HF_HOME": "huggingface",
+    "HF_HUB_CACHE": "huggingface/hub",
+    "HUGGINGFACE_HUB_CACHE": "huggingface/hub",
+    "TRANSFORMERS_CACHE": "huggingface/hub",
+    "HF_DATASETS_CACHE": "huggingface/datasets",
+    "HF_XET_CACHE": "huggingface/xet",
+    "TORCH_HOME": "torch",
+    "COSMOS_HF_CACHE": "huggingface",
+    "NLTK_DATA": "nltk",
+    "NPA_COSMOS3_CACHE": "cosmos3",
+    "COSMOS_DOWNLOAD_CACHE_DIR": "cosmos3/downloads",
+}
+
+
+def grace_s(drain_timeout_s: float) -> int:
+    """Seconds from the pod's end being asked for to its processes being killed: the hook drains within them."""
+    return int(drain_timeout_s) + LEAVE_S + AFTER_S
+
+
+def labels(name: str, role: str) -> dict[str, str]:
+    """Ours: the operator writes its own `app.kubernetes.io/…` on its pods."""
+    return {INSTANCE: name, ROLE: role}
+
+
+def head(service: Service, name: str, values: KuberayValues, drain_timeout_s: float) -> PodTemplate:
+    size = {"cpu": values.head.cpu, "memory": values.head.memory}
+    container = Container(
+        name="ray-head",
+        image=values.images.service,
+        env=_env(service, values),
+        ports=[Port(name="gcs", container_port=6379), Port(name="dashboard", container_port=8265)],
+        resources=Resources(requests=size, limits={"memory": values.head.memory}),
+        # Probes of the head are the operator's: Ray's own health of the control plane.
+        lifecycle=_leave(service, drain_timeout_s, ["--fleet"] if service == "reasoner" else []),
+        security_context=ContainerSecurity(),
+        volume_mounts=_mounts(service, values),
+    )
+    return _template(service, name, "head", values, container, drain_timeout_s)
+
+
+def worker(service: Service, name: str, values: KuberayValues, drain_timeout_s: float) -> PodTemplate:
+    gpus = {GPU: str(values.worker.gpus)} if values.worker.gpus else {}
+    size = {"cpu": values.worker.cpu, "memory": values.worker.memory, **gpus}
+    period = 10
+    container = Container(
+        name="ray-worker",
+        image=values.images.service,
+        env=_env(service, values),
+        ports=[Port(name="serve", container_port=PORT)],
+        resources=Resources(requests=size, limits={"memory": values.worker.memory, **gpus}),
+        startup_probe=exec_probe(_probe(service, "/health"), period=period, timeout=10, failures=START_S // period),
+        readiness_probe=exec_probe(_probe(service, "/ready"), period=period, timeout=10, failures=3),
+        # Serve replaces a dead ingress by itself within a minute; only what stays away for five ends the pod.
+        liveness_probe=exec_probe(_probe(service, "/health"), period=30, timeout=10, failures=10),
+        lifecycle=_leave(service, drain_timeout_s, []),
+        security_context=ContainerSecurity(),
+        volume_mounts=_mounts(service, values),
+    )
+    return _template(service, name, "worker", values, container, drain_timeout_s)
+
+
+def _template(
+    service: Service, name: str, role: str, values: KuberayValues, container: Container, drain_timeout_s: float
+) -> PodTemplate:
+    on_gpu = role == "worker"
+    return PodTemplate(
+        metadata=PodMeta(labels=labels(name, role)),
+        spec=PodSpec(
+            # Ray's autoscaler, beside the head, asks Kubernetes for pods; nothing else here does.
+            automount_service_account_token=None if role == "head" and values.autoscaling.enabled else False,
+            termination_grace_period_seconds=grace_s(drain_timeout_s),
+            node_selector=(values.worker.node_selector or None) if on_gpu else None,
+            tolerations=[Toleration(key=GPU, effect="NoSchedule")] if on_gpu and values.worker.gpu_taint else None,
+            security_context=PodSecurity(
+                run_as_user=USER, run_as_group=USER, fs_group=USER, fs_group_change_policy="OnRootMismatch"
+            ),
+            containers=[container],
+            volumes=_volumes(service, values),
+        ),
+    )
+
+
+def _env(service: Service, values: KuberayValues) -> list[EnvVar]:
+    cache = values.cache.mount
+    fixed = {
+        TOKEN_FILE[service]: f"{TOKENS}/tokens",
+        "NPA_MODEL_CACHE_DIR": cache,
+        **{name: f"{cache}/{folder}" for name, folder in CACHE_FAMILY.items()},
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
+        "RAY_SERVE_ENABLE_HA_PROXY": "0",
+        # Ray starts its workers at nice 15; here they are the service.
+        "RAY_worker_niceness": "0",
+    }
+    secret = [secret_env("HF_TOKEN", values.secrets.hub, "HF_TOKEN", optional=True)]
+    secret += [secret_env(key, values.secrets.storage, key, optional=True) for key in STORAGE_KEYS]
+    return env(**{**fixed, **values.worker.env}) + secret
+
+
+def _mounts(service: Service, values: KuberayValues) -> list[Mount]:
+    found = [
+        Mount(name="model-cache", mount_path=values.cache.mount),
+        Mount(name="token", mount_path=TOKENS, read_only=True),
+        Mount(name="shm", mount_path="/dev/shm"),
+    ]
+    return [Mount(name="outputs", mount_path=OUTPUTS), *found] if service == "generator" else found
+
+
+def _volumes(service: Service, values: KuberayValues) -> list[Volume]:
+    found = [
+        claim("model-cache", values.cache.claim),
+        Volume(name="token", secret=SecretSource(secret_name=values.secrets.token, default_mode=0o440)),
+        Volume(name="shm", empty_dir=EmptyDir(medium="Memory", size_limit=values.worker.shm)),
+    ]
+    return [claim("outputs", values.outputs.claim), *found] if service == "generator" else found
+
+
+def _probe(service: Service, path: str) -> list[str]:
+    """Asks with the service's own token, which no manifest may hold: an exec probe reads the mounted file."""
+    return ["cosmos3-probe", service, "--path", path, "--port", str(PORT), "--timeout", "8"]
+
+
+def _leave(service: Service, drain_timeout_s: float, more: list[str]) -> Lifecycle:
+    seconds = str(int(drain_timeout_s) + LEAVE_S)
+    command = ["python", "-m", f"cosmos3_serve.{service}.leave", "--timeout", seconds, *more]
+    return Lifecycle(pre_stop=Hook(exec=Exec(command=command)))

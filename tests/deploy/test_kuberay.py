@@ -1,0 +1,276 @@
+"""The KubeRay target: what the issue asks of a RayService, and that it names what the services really have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.manifests import KUBERAY_SET, kustomize
+
+from cosmos3_serve.contract.wire import APP_NAME
+from cosmos3_serve.deploy.check import check
+from cosmos3_serve.deploy.kuberay import applications, pods
+from cosmos3_serve.deploy.kuberay.values import DIFFUSERS_REVISION, SERVICES, KuberayValues
+from cosmos3_serve.deploy.render import render, write
+from cosmos3_serve.errors import UsageError
+from cosmos3_serve.settings import GeneratorSettings, ReasonerSettings
+from cosmos3_serve.weights.model_cache import MOUNT, ModelCache
+
+
+def files(service: str, *sets: str, profile: str = "") -> dict[str, list[dict[str, Any]]]:
+    found = render("kuberay", service=service, profile=profile, sets=(*KUBERAY_SET, *sets))
+    return {f.path: f.documents for f in found}
+
+
+def objects(service: str, *sets: str, profile: str = "") -> dict[str, dict[str, Any]]:
+    return {
+        f"{d['kind']}/{d['metadata']['name']}": d
+        for documents in files(service, *sets, profile=profile).values()
+        for d in documents
+        if "metadata" in d
+    }
+
+
+def ray_service(service: str, *sets: str, profile: str = "") -> dict[str, Any]:
+    (found,) = [d for d in objects(service, *sets, profile=profile).values() if d["kind"] == "RayService"]
+    return found
+
+
+def cluster(service: str, *sets: str) -> dict[str, Any]:
+    return dict(ray_service(service, *sets)["spec"]["rayClusterConfig"])
+
+
+def templates(service: str, *sets: str) -> list[dict[str, Any]]:
+    found = cluster(service, *sets)
+    return [found["headGroupSpec"]["template"], found["workerGroupSpecs"][0]["template"]]
+
+
+def worker(service: str, *sets: str) -> dict[str, Any]:
+    return dict(templates(service, *sets)[1]["spec"]["containers"][0])
+
+
+def serve(service: str, *sets: str, profile: str = "") -> dict[str, Any]:
+    return dict(yaml.safe_load(ray_service(service, *sets, profile=profile)["spec"]["serveConfigV2"]))
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_what_is_rendered_is_sound_and_builds(service: str, tmp_path: Path) -> None:
+    rendered = render("kuberay", service=service, sets=KUBERAY_SET)
+    assert check([d for f in rendered for d in f.documents]) == []
+    write(rendered, tmp_path)
+    built = {(d["kind"], d["metadata"]["name"]): d for d in kustomize(tmp_path / "kuberay")}
+    deploy = next(f.documents for f in rendered if f.path == "kuberay/deploy.yaml")
+    assert built == {(d["kind"], d["metadata"]["name"]): d for d in deploy}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_secrets_are_named_and_never_written(service: str) -> None:
+    for template in templates(service):
+        (container,) = template["spec"]["containers"]
+        sources = {v["name"]: v["valueFrom"]["secretKeyRef"] for v in container["env"] if "valueFrom" in v}
+        assert sources["HF_TOKEN"] == {"name": "cosmos3-hub", "key": "HF_TOKEN", "optional": True}
+        assert set(sources) == {"HF_TOKEN", *pods.STORAGE_KEYS}
+        values = {v["name"]: v["value"] for v in container["env"] if "value" in v}
+        (mount,) = [m for m in container["volumeMounts"] if m["name"] == "token"]
+        assert values[pods.TOKEN_FILE[service]].startswith(mount["mountPath"]) and mount["readOnly"]  # type: ignore[index]
+        (volume,) = [v for v in template["spec"]["volumes"] if v["name"] == "token"]
+        assert volume["secret"]["secretName"] == "cosmos3-token"
+
+
+def test_the_volumes_of_the_generator() -> None:
+    for template in templates("generator"):
+        mounts = {m["mountPath"]: m["name"] for m in template["spec"]["containers"][0]["volumeMounts"]}
+        volumes = {v["name"]: v for v in template["spec"]["volumes"]}
+        assert volumes[mounts["/outputs"]]["persistentVolumeClaim"]["claimName"] == "cosmos3-outputs"
+        assert volumes[mounts[str(MOUNT)]]["persistentVolumeClaim"]["claimName"] == "npa-model-cache"
+        assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
+    claims = [d for d in objects("generator").values() if d["metadata"]["labels"].get(
+        "app.kubernetes.io/component") in ("outputs", "model-cache")]  # fmt: skip
+    assert [c["spec"]["accessModes"] for c in claims] == [["ReadWriteMany"]] * 2
+    assert "/outputs" not in {m["mountPath"] for m in worker("reasoner")["volumeMounts"]}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_cache_variables_are_the_services_own(service: str) -> None:
+    values = {v["name"]: v.get("value") for v in worker(service)["env"]}
+    wanted = ModelCache(MOUNT, "test").variables()
+    assert {name: values[name] for name in wanted} == wanted
+    assert values["NPA_MODEL_CACHE_DIR"] == str(MOUNT)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_probes_ask_with_the_services_token(service: str) -> None:
+    found = worker(service)
+    for name, path in (("startupProbe", "/health"), ("readinessProbe", "/ready"), ("livenessProbe", "/health")):
+        command = found[name]["exec"]["command"]
+        assert command[:4] == ["cosmos3-probe", service, "--path", path]
+        # The probe's own patience ends first, so that the kubelet sees an exit code and not a kill.
+        assert float(command[-1]) < found[name]["timeoutSeconds"]
+    assert found["startupProbe"]["periodSeconds"] * found["startupProbe"]["failureThreshold"] >= 3600
+    assert found["ports"] == [{"name": "serve", "containerPort": 8000}]
+
+
+@pytest.mark.parametrize(("service", "seconds"), [("generator", 600), ("reasoner", 60), ("generator", 1800)])
+def test_the_grace_period_comes_from_the_settings(service: str, seconds: int) -> None:
+    sets = (f"settings.drain_timeout_s={seconds}",)
+    for template in templates(service, *sets):
+        (container,) = template["spec"]["containers"]
+        hook = container["lifecycle"]["preStop"]["exec"]["command"]
+        patience = float(hook[hook.index("--timeout") + 1])
+        # docs/operations.md: more than the drain and 45 seconds; the hook ends within it, too.
+        assert template["spec"]["terminationGracePeriodSeconds"] > max(seconds + 45, patience)
+        assert patience > seconds
+    for app in serve(service, *sets)["applications"]:
+        assert MODELS[service].load(app["args"], environ={}).drain_timeout_s == seconds
+
+
+MODELS = {"generator": GeneratorSettings, "reasoner": ReasonerSettings}
+
+
+def test_the_generator_drains_for_ten_minutes_unless_told_otherwise() -> None:
+    assert templates("generator")[1]["spec"]["terminationGracePeriodSeconds"] == 660
+    assert serve("generator")["applications"][0]["args"]["drain_timeout_s"] == 600
+
+
+def test_autoscaling_is_off_unless_asked_for() -> None:
+    for service in SERVICES:
+        found = cluster(service)
+        assert found["enableInTreeAutoscaling"] is False
+        group = found["workerGroupSpecs"][0]
+        assert group["minReplicas"] == group["replicas"] == group["maxReplicas"] == 1
+        assert templates(service)[0]["spec"]["automountServiceAccountToken"] is False
+    found = cluster("reasoner", "autoscaling.enabled=true", "autoscaling.max_replicas=4", "worker.replicas=2")
+    group = found["workerGroupSpecs"][0]
+    assert found["enableInTreeAutoscaling"] and (group["minReplicas"], group["maxReplicas"]) == (0, 4)
+    assert "automountServiceAccountToken" not in found["headGroupSpec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_rays_ports_demand_a_token_and_the_head_runs_no_replica(service: str) -> None:
+    found = cluster(service)
+    assert found["authOptions"] == {"mode": "token"}
+    assert found["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert ray_service(service)["spec"]["excludeHeadPodFromServeSvc"] is True
+    for app in serve(service)["applications"]:
+        for deployment in app["deployments"]:
+            assert deployment["ray_actor_options"]["num_cpus"] >= 1, "it could land on the head"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_network_policy_is_an_allow_list(service: str) -> None:
+    name = ray_service(service)["metadata"]["name"]
+    spec = objects(service)[f"NetworkPolicy/{name}"]["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    for template in templates(service):
+        assert spec["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    own, clients, operator = spec["ingress"]
+    assert own["from"] == [{"podSelector": spec["podSelector"]}] and "ports" not in own
+    assert clients["ports"] == [{"port": 8000, "protocol": "TCP"}]
+    assert operator["ports"] == [{"port": 8265, "protocol": "TCP"}]
+    # Whatever is not own pods has ports, and the outside excludes private addresses and the cloud's metadata.
+    assert all("ports" in rule for rule in spec["egress"][1:])
+    (block,) = [p["ipBlock"] for rule in spec["egress"] for p in rule["to"] if "ipBlock" in p]
+    assert {"10.0.0.0/8", "169.254.0.0/16"} <= set(block["except"])
+
+
+def test_the_allow_list_can_be_narrowed() -> None:
+    sets = (
+        "network.egress_cidrs=203.0.113.0/24,10.8.0.0/16",
+        "network.private_cidrs=10.1.2.3/32",
+        "network.client_labels.app=batch",
+        "network.client_namespace=jobs",
+        "network.egress_ports=443,9000",
+    )
+    spec = objects("generator", *sets)["NetworkPolicy/cosmos3-generator"]["spec"]
+    blocks = [p["ipBlock"] for p in spec["egress"][-1]["to"]]
+    # An exception outside its block would be refused by the cluster.
+    assert blocks == [{"cidr": "203.0.113.0/24"}, {"cidr": "10.8.0.0/16"}, {"cidr": "10.1.2.3/32"}]
+    assert [p["port"] for p in spec["egress"][-1]["ports"]] == [443, 9000]
+    assert spec["ingress"][1]["from"] == [
+        {"podSelector": {"matchLabels": {"app": "batch"}}},
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "jobs"}}},
+    ]
+    closed = objects("generator", "network.egress_cidrs=")["NetworkPolicy/cosmos3-generator"]["spec"]
+    assert len(closed["egress"]) == 2  # own pods and the cluster's DNS
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_disruption_budget_finds_each_kind_of_pod(service: str) -> None:
+    name = ray_service(service)["metadata"]["name"]
+    for template, role in zip(templates(service), ("head", "worker"), strict=True):
+        spec = objects(service, "disruption.max_unavailable=1")[f"PodDisruptionBudget/{name}-{role}"]["spec"]
+        assert spec["selector"]["matchLabels"] == template["metadata"]["labels"]
+        assert spec["maxUnavailable"] == (0 if role == "head" else 1)
+
+
+def test_the_reasoner_has_a_gateway_in_every_pod_and_a_replica_on_every_gpu() -> None:
+    found = serve("reasoner", "worker.replicas=2", "worker.gpus=4", profile="round-robin")
+    gateways, replicas = found["applications"]
+    settings = ReasonerSettings.load(gateways["args"], environ={})
+    assert (settings.workers, settings.gateways, settings.routing) == (8, 2, "round-robin")
+    assert gateways["args"] == replicas["args"]
+    assert gateways["deployments"][0]["max_replicas_per_node"] == 1
+    assert replicas["deployments"][0]["ray_actor_options"]["num_gpus"] == 1
+    # Rulings, reasoner 7: open for our own videos, and for nothing else.
+    assert settings.media_allow == ("cosmos3-nano-reasoner-smoke:8080", "cosmos3-nano-reasoner-perf:8080")
+    assert ReasonerSettings.load(serve("reasoner")["applications"][0]["args"], environ={}).routing == "session-affinity"
+
+
+def test_the_guard_has_an_application_while_guardrails_are_on() -> None:
+    names = [app["name"] for app in serve("generator")["applications"]]
+    assert names == [APP_NAME, "cosmos3_guardrails"]
+    (only,) = serve("generator", "settings.guardrails=off")["applications"]
+    assert only["args"]["guardrails"] is False
+
+
+@pytest.mark.parametrize(
+    ("service", "text", "code", "field"),
+    [
+        ("generator", "settings.max_batch=8", "deploy_unknown_key", "settings.max_batch"),
+        ("generator", "settings.port=9000", "deploy_unknown_key", "settings.port"),
+        ("generator", "settings.guardrails=perhaps", "deploy_bad_value", "settings.guardrails"),
+        ("generator", "settings.max_batch_size=0", "deploy_bad_value", "settings.max-batch-size"),
+        ("reasoner", "settings.queue_limit=x", "deploy_bad_value", "settings.queue-limit"),
+        ("reasoner", "network.egress_cidrs=everywhere", "deploy_bad_value", "network.egress_cidrs.0"),
+        ("reasoner", "batch.schedule=daily", "deploy_bad_value", "batch.schedule"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_named(service: str, text: str, code: str, field: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        render("kuberay", service=service, sets=[text])
+    assert refused.value.stable_code == code
+    assert [e.field for e in refused.value.errors] == [field]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({}, "deploy_unknown_service"),
+        ({"service": "both"}, "deploy_unknown_service"),
+        ({"service": "generator", "profile": "round-robin"}, "deploy_not_in_profile"),
+        ({"service": "generator", "sets": ["worker.replicas=2"]}, "deploy_bad_value"),
+        ({"service": "reasoner", "profile": "sticky"}, "deploy_unknown_profile"),
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_refused(options: dict[str, Any], code: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        render("kuberay", **options)
+    assert refused.value.stable_code == code
+    with pytest.raises(UsageError):
+        render("dynamo", service="reasoner")
+
+
+def test_an_environment_of_whoever_renders_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files("generator")
+    monkeypatch.setenv("NPA_COSMOS3_RAY_MAX_BATCH_SIZE", "64")
+    monkeypatch.setenv("COSMOS3_REASONER_PORT", "nonsense")
+    assert files("generator") == before and files("reasoner")
+
+
+def test_the_revision_is_the_one_that_diffusers_pin_gives() -> None:
+    pins = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'"{DIFFUSERS_REVISION.replace("-", "==")}"' in pins
+    assert KuberayValues().ray_version in pins
+    assert applications.PORT == GeneratorSettings().port == ReasonerSettings().port
