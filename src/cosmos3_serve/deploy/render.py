@@ -9,7 +9,7 @@ from typing import Any, cast
 from cosmos3_serve.deploy.dynamo.recipe import recipe as dynamo_recipe
 from cosmos3_serve.deploy.dynamo.values import PROFILES, DynamoValues, Profile
 from cosmos3_serve.deploy.kuberay.recipe import recipe as kuberay_recipe
-from cosmos3_serve.deploy.kuberay.values import SERVICES, KuberayValues, Service
+from cosmos3_serve.deploy.kuberay.values import SERVICES, KuberayValues
 from cosmos3_serve.deploy.manifest import PARTS, ManifestFile
 from cosmos3_serve.deploy.values import Values
 from cosmos3_serve.deploy.yamltext import one_mapping
@@ -106,7 +106,7 @@ def _kuberay(values: KuberayValues, service: str, profile: str) -> list[Manifest
         )
     # One service, one routing: what `reasoner serve` has by default, unless a profile is named.
     routing: Profile = profiles_of(profile)[0] if profile not in ("", ALL_PROFILES) else "session-affinity"
-    return kuberay_recipe(cast(Service, service), values, routing)
+    return kuberay_recipe(service, values, routing)
 
 
 def write(files: Sequence[ManifestFile], folder: Path) -> None:
