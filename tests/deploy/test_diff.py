@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
+import yaml
 from support.manifests import DYNAMO_SET
 
 from cosmos3_serve.deploy.diff import difference
@@ -83,3 +85,16 @@ def test_the_other_profile_has_nothing_in_common_but_what_they_share() -> None:
     robin = [d for f in render("dynamo", profile="round-robin", sets=DYNAMO_SET) for d in f.documents]
     changed = {each.object for each in difference(robin, RENDERED)}
     assert changed == {"ConfigMap/cosmos3-nano-reasoner-perf-profile"}
+
+
+def test_a_configuration_in_a_string_is_compared_by_what_it_says() -> None:
+    rendered = [d for f in render("kuberay", service="reasoner") for d in f.documents]
+    there = copy.deepcopy(next(d for d in rendered if d["kind"] == "RayService"))
+    text = there["spec"]["serveConfigV2"]
+    there["spec"]["serveConfigV2"] = json.dumps(yaml.safe_load(text))
+    assert difference([there], rendered) == []
+    there["spec"]["serveConfigV2"] = text.replace("max_replicas_per_node: 1", "max_replicas_per_node: 2")
+    (found,) = difference([there], rendered)
+    assert found.path.endswith("applications.cosmos3_reasoner.deployments.gateway.max_replicas_per_node")
+    there["spec"]["serveConfigV2"] = "not: [yaml"
+    assert difference([there], rendered)[0].there == "not: [yaml"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.manifests import KUBERAY_SET, kustomize
+from support.manifests import GENERATOR_SET, KUBERAY_SET, kustomize
 
 from cosmos3_serve.contract.wire import APP_NAME
 from cosmos3_serve.deploy.check import check
@@ -57,7 +57,7 @@ def serve(service: str, *sets: str, profile: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_what_is_rendered_is_sound_and_builds(service: str, tmp_path: Path) -> None:
-    rendered = render("kuberay", service=service, sets=KUBERAY_SET)
+    rendered = render("kuberay", service=service, sets=GENERATOR_SET if service == "generator" else KUBERAY_SET)
     assert check([d for f in rendered for d in f.documents]) == []
     write(rendered, tmp_path)
     built = {(d["kind"], d["metadata"]["name"]): d for d in kustomize(tmp_path / "kuberay")}
@@ -274,3 +274,45 @@ def test_the_revision_is_the_one_that_diffusers_pin_gives() -> None:
     assert f'"{DIFFUSERS_REVISION.replace("-", "==")}"' in pins
     assert KuberayValues().ray_version in pins
     assert applications.PORT == GeneratorSettings().port == ReasonerSettings().port
+
+
+def test_a_service_that_would_refuse_to_start_is_found_before() -> None:
+    (found,) = check([ray_service("generator")][:1])
+    assert found.code == "guardrail_revision" and "settings.guardrail_revision" in found.text
+    assert check([ray_service("generator", "settings.guardrails=off")]) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ("max_batch_size: 2", "max_batch: 2", "serve_args"),
+        ("max_batch_size: 2", "max_batch_size: 0", "serve_args"),
+        ("max_batch_size: 2", "ray_address: elsewhere:6379", "serve_args"),
+        ("proxy_location: Disabled", "proxy_location: EveryNode", "serve_proxy"),
+        ("applications:", "apps:", "serve_config"),
+        ("applications:", "applications: [", "serve_config"),
+    ],
+)
+def test_a_configuration_changed_by_hand_is_found_out(before: str, after: str, code: str) -> None:
+    document = ray_service("generator", "settings.guardrails=off", "settings.max_batch_size=2")
+    text = document["spec"]["serveConfigV2"]
+    assert before in text
+    document["spec"]["serveConfigV2"] = text.replace(before, after)
+    assert {each.code for each in check([document])} == {code}
+
+
+def test_the_perf_jobs_can_ask_our_own_service_too() -> None:
+    (profile,) = files("reasoner", profile="round-robin")["perf/profiles/kuberay.yaml"]
+    assert profile["data"]["COSMOS3_REASONER_ENDPOINT"] == "http://cosmos3-nano-reasoner-serve-svc:8000"
+    assert profile["data"]["PROFILE"] == "round-robin" and "COSMOS3_REASONER_TOKEN" not in profile["data"]
+    jobs = [f for f in render("dynamo", parts=["perf"]) if f.path in ("perf/smoke.yaml", "perf/perf.yaml")]
+    for _service, job in (f.documents for f in jobs):
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        assert container["envFrom"][0]["configMapRef"]["name"] == profile["metadata"]["name"]
+        secret = container["env"][-1]["valueFrom"]["secretKeyRef"]
+        assert secret == {"name": "cosmos3-token", "key": "token", "optional": True}
+        hosts = ReasonerSettings.load(serve("reasoner")["applications"][0]["args"], environ={}).media_allow
+        assert f"{job['metadata']['name']}:8080" in hosts
+        labels = job["spec"]["template"]["metadata"]["labels"]
+        policy = objects("reasoner")["NetworkPolicy/cosmos3-nano-reasoner"]["spec"]
+        assert policy["egress"][-1]["to"][0]["podSelector"]["matchLabels"].items() <= labels.items()

@@ -30,6 +30,8 @@ KUBERAY_SET = (
     "batch.input_uri=s3://bucket/batch.json",
     "batch.output_uri=s3://bucket/outputs/",
 )
+# A made-up commit; guardrails stay on.
+GENERATOR_SET = (*KUBERAY_SET, "settings.guardrail_revision=0123456789012345678901234567890123456789")
 
 
 def everything() -> list[ManifestFile]:
@@ -37,7 +39,7 @@ def everything() -> list[ManifestFile]:
     overlay = ("overlay.ngc_api_key=true", "overlay.image_pull_secret=registry-pull-secret")
     found = render("dynamo", sets=(*DYNAMO_SET, *overlay))
     for service in SERVICES:
-        found += render("kuberay", service=service, sets=KUBERAY_SET)
+        found += render("kuberay", service=service, sets=GENERATOR_SET if service == "generator" else KUBERAY_SET)
     return found
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from cosmos3_serve.deploy.dynamo import overlay
 from cosmos3_serve.deploy.kube.pod import containers_of
+from cosmos3_serve.deploy.kuberay.config_check import config_findings
 from cosmos3_serve.deploy.values import PLACEHOLDER
 from cosmos3_serve.errors import FieldError, Refusal, StartRefused, UsageError
 
@@ -60,6 +61,7 @@ def check(documents: Iterable[Mapping[str, Any]], *, kubernetes: str = KUBERNETE
         found += _placeholders(document)
         found += _credentials(document)
         found += _routing(document)
+        found += _serve_config(document)
     return found + list(_overlays(documents))
 
 
@@ -190,6 +192,14 @@ def _routing(document: Mapping[str, Any]) -> Iterator[Found]:
     for path, text in _strings(document.get("spec") or {}):
         if "session-affinity" in text or "SESSION_AFFINITY" in text:
             yield Found("affinity_in_round_robin", f"{name_of(document)} spec.{path}", f"{text[:80]!r}")
+
+
+def _serve_config(document: Mapping[str, Any]) -> Iterator[Found]:
+    if document.get("kind") != "RayService":
+        return
+    text = (document.get("spec") or {}).get("serveConfigV2")
+    for code, place, words in config_findings(str(text or "")):
+        yield Found(code, f"{name_of(document)} spec.serveConfigV2{place}", words)
 
 
 def _overlays(documents: Sequence[Mapping[str, Any]]) -> Iterator[Found]:

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from cosmos3_serve.deploy.check import name_of
+from cosmos3_serve.deploy.yamltext import from_yaml
 from cosmos3_serve.errors import InputError
 
 # Written by the cluster, or by kubectl for itself.
@@ -76,6 +77,8 @@ def _own(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compare(where: str, path: str, there: Any, ours: Any, everything: bool) -> Iterator[Difference]:
+    if path.endswith(".serveConfigV2") and isinstance(ours, str) and isinstance(there, str):
+        there, ours = _parsed(there), _parsed(ours)
     if isinstance(ours, Mapping) and isinstance(there, Mapping):
         for key in [*ours, *(k for k in there if k not in ours and everything)]:
             here = f"{path}.{key}" if path else str(key)
@@ -112,6 +115,15 @@ def _same(there: Any, ours: Any) -> bool:
     return bool(there == ours) or (
         isinstance(there, str | int | float) and isinstance(ours, str | int | float) and str(there) == str(ours)
     )
+
+
+def _parsed(text: str) -> Any:
+    """YAML within YAML is compared by what it says; text that is none stays text."""
+    try:
+        found = from_yaml(text, "serveConfigV2")
+    except InputError:
+        return text
+    return found[0] if len(found) == 1 else text
 
 
 def _plain(value: Any) -> Any:

@@ -1,10 +1,12 @@
 """Smoke and perf: jobs that make their videos and serve them to the workers through a Service of the cluster.
 
 Which deployment is asked stands in a ConfigMap of one name: applying the other profile's file points the same job at
-the other deployment.
+the other deployment, our own service on KubeRay among them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from cosmos3_serve.deploy.dynamo.graph import PORT, frontend_service
 from cosmos3_serve.deploy.dynamo.values import DynamoValues, Profile
@@ -25,6 +27,7 @@ from cosmos3_serve.deploy.kube.pod import (
     Volume,
     claim,
     env,
+    secret_env,
     shell,
 )
 
@@ -35,21 +38,21 @@ SMOKE_DEADLINE_S = 1800
 PERF_DEADLINE_S = 6 * 3600
 
 
-def profile_name(values: DynamoValues) -> str:
-    return f"{values.name}-perf-profile"
+def profile_name(name: str) -> str:
+    return f"{name}-perf-profile"
 
 
 def perf_profile(values: DynamoValues, profile: Profile) -> ConfigMap:
-    return ConfigMap(
-        metadata=Meta(name=profile_name(values), labels=labels(values.name, "perf")),
-        data={
-            "PROFILE": profile,
-            "COSMOS3_REASONER_ENDPOINT": f"http://{frontend_service(values, profile)}:{PORT}",
-            "MODEL": values.model,
-            # Our client wants a token; Dynamo's frontend asks for none and ignores the header.
-            "COSMOS3_REASONER_TOKEN": "dynamo-asks-for-none",
-        },
-    )
+    # Our client wants a token; Dynamo's frontend asks for none and ignores the header.
+    none = {"COSMOS3_REASONER_TOKEN": "dynamo-asks-for-none"}
+    endpoint = f"http://{frontend_service(values, profile)}:{PORT}"
+    return profile_config(values.name, profile, endpoint, values.model, none)
+
+
+def profile_config(name: str, profile: Profile, endpoint: str, model: str, more: Mapping[str, str]) -> ConfigMap:
+    """What the jobs read: whom they ask, and as which profile they measure."""
+    data = {"PROFILE": profile, "COSMOS3_REASONER_ENDPOINT": endpoint, "MODEL": model, **more}
+    return ConfigMap(metadata=Meta(name=profile_name(name), labels=labels(name, "perf")), data=data)
 
 
 def smoke(values: DynamoValues) -> list[KubeObject]:
@@ -99,8 +102,12 @@ def _job(
         name="client",
         image=values.images.client,
         command=shell(script),
-        env_from=[EnvFrom(config_map_ref=NameRef(name=profile_name(values)))],
-        env=env(HOME=SCRATCH, TMPDIR=SCRATCH),
+        env_from=[EnvFrom(config_map_ref=NameRef(name=profile_name(values.name)))],
+        # A Secret that is there wins over the ConfigMap's word.
+        env=[
+            *env(HOME=SCRATCH, TMPDIR=SCRATCH),
+            secret_env("COSMOS3_REASONER_TOKEN", values.token_secret, "token", optional=True),
+        ],
         ports=[Port(name="videos", container_port=VIDEO_PORT)],
         resources=size,
         security_context=ContainerSecurity(),

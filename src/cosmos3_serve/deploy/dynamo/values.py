@@ -99,6 +99,9 @@ class DynamoValues(Values):
         "1.6.1", "Dynamo's version in the images, for the operator.", pattern=r"^\d{1,4}\.\d{1,4}\.\d{1,4}$"
     )
     ngc_secret: Name = value("ngc-api-secret", "Secret with the key NGC_API_KEY.")
+    token_secret: Name = value(
+        "cosmos3-token", "Secret whose key `token` the perf jobs send, where there is one; Dynamo asks for none."
+    )
     images: Images = Images()
     cache: Cache = Cache()
     frontend: Frontend = Frontend()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from cosmos3_serve.deploy.dynamo.perf import profile_config
 from cosmos3_serve.deploy.dynamo.values import Profile
 from cosmos3_serve.deploy.kube.base import KubeObject, Meta, labels
 from cosmos3_serve.deploy.kube.objects import claim_object
-from cosmos3_serve.deploy.kuberay.applications import serve_config, service_settings
+from cosmos3_serve.deploy.kuberay.applications import PORT, serve_config, service_settings
 from cosmos3_serve.deploy.kuberay.batch import batch_cron, batch_job
 from cosmos3_serve.deploy.kuberay.guard import disruption_budgets, network_policy
 from cosmos3_serve.deploy.kuberay.pods import head, worker
@@ -26,6 +27,7 @@ from cosmos3_serve.deploy.yamltext import to_yaml
 from cosmos3_serve.errors import UsageError
 from cosmos3_serve.settings import GeneratorSettings, Settings
 
+MODEL = "nvidia/cosmos3-nano-reasoner"
 NAMES: dict[Service, str] = {"generator": "cosmos3-generator", "reasoner": "cosmos3-nano-reasoner"}
 
 
@@ -79,6 +81,10 @@ def recipe(service: Service, values: KuberayValues, routing: Profile) -> list[Ma
             file("batch/cosmos3-ray-batch.yaml", "batch", batch_job(values, name, engine), command),
             file("batch/cosmos3-ray-batch-cron.yaml", "batch", batch_cron(values, name, engine), command),
         ]
+    else:
+        endpoint = f"http://{name}-serve-svc:{PORT}"
+        profile = profile_config(NAMES["reasoner"], routing, endpoint, MODEL, {})
+        files.append(file("perf/profiles/kuberay.yaml", "perf", [profile], command))
     return files
 
 
