@@ -1,6 +1,6 @@
 # The generator service with NVIDIA's own engine, in the interpreter that upstream's lock file describes.
-# Build it with containers/build.sh, from the repository's root. The base is a CUDA 13 development image on Ubuntu 24.04
-# (Python 3.12; attention kernels may be compiled). Weights are fetched at run time, never built in.
+# Build it with containers/build.sh, from the repository's root. The base is a CUDA 13 development image on Ubuntu 24.04;
+# uv brings the Python that upstream's checkout asks for. Weights are fetched at run time, never built in.
 ARG BASE_IMAGE=docker.io/nvidia/cuda
 # No default: the digest of the base that you reviewed.
 ARG BASE_DIGEST
@@ -25,13 +25,14 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && usermod --home /var/lib/cosmos3 --move-home ubuntu \
     && install -d -o 1000 -g 1000 /outputs /opt/npa-model-cache
-# Its .git stays: one of the two witnesses of the revision.
+# Its .git stays: one of the two witnesses of the revision. The Python lies where user 1000 may read it.
+ENV UV_PYTHON_INSTALL_DIR=/opt/uv/python
 WORKDIR /opt/cosmos3/cosmos-framework
 RUN git init --quiet \
     && git fetch --quiet --depth 1 https://github.com/NVIDIA/cosmos-framework "${FRAMEWORK_COMMIT}" \
     && git checkout --quiet FETCH_HEAD \
     && python3 -m venv /opt/uv \
-    && /opt/uv/bin/pip install --no-cache-dir uv==0.9.5 \
+    && /opt/uv/bin/pip install --no-cache-dir uv==0.12.24 \
     && /opt/uv/bin/uv sync --no-cache --locked --no-editable --extra guardrail --extra serve --group cu130
 WORKDIR /build
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
