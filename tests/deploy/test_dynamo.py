@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.manifests import DYNAMO_SET, kustomize
+from support.manifests import DYNAMO_SET, built_by_hand, kustomize
 
 from cosmos3_serve.deploy.check import check
 from cosmos3_serve.deploy.dynamo import overlay
@@ -145,6 +145,7 @@ def test_the_seeds_own_overlay_builds(profile: str, tmp_path: Path) -> None:
     folder = tmp_path / "vllm" / f"agg-h200-{profile}"
     (folder / "kustomization.yaml").write_text(SEED_OVERLAY)
     (built,) = kustomize(folder)
+    assert built_by_hand(folder) == [built]  # what stands in where kubectl is not present
     plain, patched = (d["spec"]["components"][1]["podTemplate"]["spec"] for d in (graph(profile), built))
     assert patched.pop("imagePullSecrets") == [{"name": "registry-pull-secret"}]
     assert patched.pop("nodeSelector") == {"nvidia.com/gpu.product": "NVIDIA-H200"}

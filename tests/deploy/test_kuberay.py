@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from support.manifests import GENERATOR_SET, KUBERAY_SET, kustomize
 
 from cosmos3_serve.contract.wire import APP_NAME
@@ -15,6 +17,7 @@ from cosmos3_serve.deploy.kuberay import applications, pods
 from cosmos3_serve.deploy.kuberay.values import DIFFUSERS_REVISION, SERVICES, KuberayValues
 from cosmos3_serve.deploy.render import render, write
 from cosmos3_serve.errors import UsageError
+from cosmos3_serve.service import logs
 from cosmos3_serve.settings import GeneratorSettings, ReasonerSettings
 from cosmos3_serve.weights.model_cache import MOUNT, ModelCache
 
@@ -98,6 +101,13 @@ def test_the_cache_variables_are_the_services_own(service: str) -> None:
     wanted = ModelCache(MOUNT, "test").variables()
     assert {name: values[name] for name in wanted} == wanted
     assert values["NPA_MODEL_CACHE_DIR"] == str(MOUNT)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_services_words_go_to_the_containers_log(service: str) -> None:
+    for template in templates(service):
+        values = {v["name"]: v.get("value") for v in template["spec"]["containers"][0]["env"]}
+        assert values[logs.TARGET_ENV] == "/proc/1/fd/2"
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -233,6 +243,8 @@ def test_the_guard_has_an_application_while_guardrails_are_on() -> None:
         ("generator", "settings.guardrails=perhaps", "deploy_bad_value", "settings.guardrails"),
         ("generator", "settings.max_batch_size=0", "deploy_bad_value", "settings.max-batch-size"),
         ("reasoner", "settings.queue_limit=x", "deploy_bad_value", "settings.queue-limit"),
+        ("reasoner", "network.egress_cidrs=0.0.0.0/99", "deploy_bad_value", "network.egress_cidrs.0"),
+        ("reasoner", "network.private_cidrs=10.0.0.1/8", "deploy_bad_value", "network.private_cidrs.0"),
         ("reasoner", "network.egress_cidrs=everywhere", "deploy_bad_value", "network.egress_cidrs.0"),
         ("reasoner", "batch.schedule=daily", "deploy_bad_value", "batch.schedule"),
     ],
@@ -316,3 +328,19 @@ def test_the_perf_jobs_can_ask_our_own_service_too() -> None:
         labels = job["spec"]["template"]["metadata"]["labels"]
         policy = objects("reasoner")["NetworkPolicy/cosmos3-nano-reasoner"]["spec"]
         assert policy["egress"][-1]["to"][0]["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+@given(st.sampled_from(SERVICES), st.data())
+def test_any_setting_renders_or_is_refused_by_name(service: str, data: st.DataObject) -> None:
+    field = data.draw(st.sampled_from(sorted(MODELS[service].model_fields)))
+    text = data.draw(
+        st.one_of(st.text(max_size=12), st.integers(-2, 99).map(str), st.sampled_from(["on", "a: b", "\x85", "-"]))
+    )
+    try:
+        found = serve(service, f"settings.{field}={text}")
+    except UsageError as refused:
+        assert refused.stable_code in ("deploy_bad_value", "deploy_unknown_key")
+        return
+    for app in found["applications"]:
+        before = MODELS[service].load(app["args"], environ={})
+        assert before == MODELS[service].load(before.model_dump(mode="json"), environ={})

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cosmos3_serve.deploy.dynamo.values import DynamoValues
-from cosmos3_serve.deploy.values import catalogue
+from cosmos3_serve.deploy.kuberay.values import KuberayValues
+from cosmos3_serve.deploy.values import Values, catalogue
 from cosmos3_serve.errors import UsageError
 
 
@@ -84,3 +87,26 @@ def test_every_key_says_what_it_means_and_can_be_set() -> None:
     for key, default, _ in rows:
         if default:
             load(f"{key}={default}")
+
+
+@given(st.sampled_from([DynamoValues, KuberayValues]), st.data())
+def test_whatever_is_set_is_taken_or_refused_by_name(model: type[Values], data: st.DataObject) -> None:
+    known = [key.replace("NAME", "name") for key, _, _ in catalogue(model)]
+    keys = st.one_of(st.sampled_from(known), st.text(max_size=20), st.sampled_from(known).map(lambda key: key + ".x"))
+    values = st.one_of(
+        st.text(max_size=20), st.integers().map(str), st.sampled_from(["", "true", "a,b", "[]", "{}", "~"])
+    )
+    sets = data.draw(st.lists(st.tuples(keys, values).map("=".join), max_size=4))
+    nested = st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5)),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=2), st.dictionaries(st.sampled_from([*model.model_fields, "x"]), inner, max_size=3)
+        ),
+        max_leaves=6,
+    )
+    file = data.draw(st.dictionaries(st.sampled_from([*model.model_fields, "x"]), nested, max_size=3))
+    try:
+        model.load(file, sets)
+    except UsageError as refused:
+        assert refused.stable_code.startswith("deploy_")
+        assert refused.errors or refused.stable_code == "deploy_set_malformed"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import warnings
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
+from cosmos3_serve.deploy.dynamo import overlay
 from cosmos3_serve.deploy.kuberay.values import SERVICES
 from cosmos3_serve.deploy.manifest import ManifestFile
 from cosmos3_serve.deploy.render import render
@@ -48,10 +49,29 @@ def load(text: str) -> list[dict[str, Any]]:
 
 
 def kustomize(folder: Path) -> list[dict[str, Any]]:
-    """`kubectl kustomize`; skips, and says so, where kubectl is not present."""
+    """The overlay as `kubectl kustomize` builds it; without kubectl as its patches say, with a warning."""
     program = shutil.which("kubectl")
     if program is None:
-        pytest.skip("kubectl is not here: the overlay was not built by Kustomize (its patches are checked without it)")
+        warnings.warn(
+            f"kubectl is not here: {folder.name} was built by our own RFC 6902, not by Kustomize", stacklevel=2
+        )
+        return built_by_hand(folder)
     done = subprocess.run([program, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return load(done.stdout)
+
+
+def built_by_hand(folder: Path) -> list[dict[str, Any]]:
+    """Resources and JSON patches alone: what our overlays and the seed's are made of. Asserts that there is no more."""
+    (kustomization,) = load((folder / "kustomization.yaml").read_text())
+    assert set(kustomization) <= {"apiVersion", "kind", "resources", "patches"}
+    found = [d for name in kustomization["resources"] for d in load((folder / name).read_text())]
+    for patch in kustomization.get("patches", []):
+        assert set(patch["target"]) == {"group", "kind"}
+        for number, document in enumerate(found):
+            group = document["apiVersion"].rpartition("/")[0]
+            if (group, document["kind"]) == (patch["target"]["group"], patch["target"]["kind"]):
+                operations = yaml.safe_load(patch["patch"])
+                assert {each["op"] for each in operations} == {"add"}
+                found[number] = overlay.apply(document, operations)
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from cosmos3_serve.deploy.kube.base import Meta
 from cosmos3_serve.deploy.kube.base import labels as meta_labels
 from cosmos3_serve.deploy.kube.objects import (
@@ -83,14 +85,10 @@ def _namespace(name: str) -> Peer:
 
 def _within(cidr: str, excepted: tuple[str, ...]) -> list[str] | None:
     """Kubernetes refuses an exception that does not lie within the block."""
-    import ipaddress
-
-    block = ipaddress.ip_network(cidr, strict=False)
+    block = ipaddress.ip_network(cidr)
     found = [
         each
         for each in excepted
-        if (one := ipaddress.ip_network(each, strict=False)).version == block.version
-        and one != block
-        and one.subnet_of(block)  # type: ignore[arg-type]
+        if (one := ipaddress.ip_network(each)).version == block.version and one != block and one.subnet_of(block)  # type: ignore[arg-type]
     ]
     return found or None

@@ -132,6 +132,8 @@ def _env(service: Service, values: KuberayValues) -> list[EnvVar]:
         TOKEN_FILE[service]: f"{TOKENS}/tokens",
         "NPA_MODEL_CACHE_DIR": cache,
         **{name: f"{cache}/{folder}" for name, folder in CACHE_FAMILY.items()},
+        # Ray keeps its workers' words in files of the pod; ours go to the container's log.
+        "COSMOS3_LOG_TARGET": "/proc/1/fd/2",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
         "RAY_SERVE_ENABLE_HA_PROXY": "0",

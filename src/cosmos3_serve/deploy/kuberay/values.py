@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.deploy.kube.base import NAME, QUANTITY
@@ -18,7 +19,14 @@ Quantity = Annotated[str, StringConstraints(pattern=QUANTITY)]
 Image = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=63)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Cidr = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$")]
+
+
+def _network(text: str) -> str:
+    """As Kubernetes takes it: an address and a prefix, no bits behind the prefix. Raises ValueError."""
+    return str(ipaddress.ip_network(text))
+
+
+Cidr = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"), AfterValidator(_network)]
 Cidrs = Annotated[tuple[Cidr, ...], BeforeValidator(words)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Ports = Annotated[tuple[Port, ...], BeforeValidator(words)]
