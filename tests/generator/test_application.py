@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
+import ray.serve
 import yaml
 from ray.serve.schema import ServeDeploySchema
 from support.manifests import KUBERAY_SET
@@ -134,3 +136,48 @@ def test_leaving_waits_for_the_port_to_close(monkeypatch: pytest.MonkeyPatch) ->
     now[0] = 0.0
     open_for = 99.0
     assert not leave._closed("10.0.0.1", 8000, until=5.0) and now[0] == 5.0
+
+
+@pytest.mark.parametrize("already", [False, True])
+def test_leaving_drains_within_its_time_and_ends_when_the_port_is_closed(
+    monkeypatch: pytest.MonkeyPatch, already: bool
+) -> None:
+    """Doubles of Ray and of the ingress's handle: who asks second is answered at once, and waits for the port too."""
+    drains: list[float] = []
+    shut: list[bool] = []
+
+    class Answer:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def result(self, timeout_s: float) -> Any:
+            assert timeout_s > 0
+            return self.value
+
+    class Method:
+        def __init__(self, function: Any) -> None:
+            self.remote = function
+
+    class Ingress:
+        status = Method(lambda: Answer({"address": "10.0.0.1", "port": 8000}))
+        drain = Method(lambda seconds: Answer(drains.append(seconds)))
+
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(ray, "init", lambda **options: asked.append((options["address"], 0)))
+    monkeypatch.setattr(ray, "shutdown", lambda: shut.append(True))
+    monkeypatch.setattr(ray.serve, "get_app_handle", lambda name: Ingress if name == APP_NAME else None)
+    monkeypatch.setattr(
+        leave, "_closed", lambda address, port, until: not already and (address, port) == ("10.0.0.1", 8000)
+    )
+    assert leave.leave(630.0) is not already
+    assert asked == [("auto", 0)] and shut == [True]
+    # Drain, results, connections: all of it ends before the hook's own time does.
+    assert len(drains) == 1 and 600 <= drains[0] <= 630 - leave.RESERVE_S
+
+
+def test_without_a_cluster_there_is_nothing_to_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: Any) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(ray, "init", init)
+    assert leave.main(["--timeout", "5"]) == leave.NOT_DONE

@@ -19,6 +19,8 @@ from cosmos3_serve.contract.wire import APP_NAME
 
 DONE, NOT_DONE = 0, 1
 ASK_S = 10.0
+# After the drain itself: results are written for up to 10 seconds, connections end for up to 5; and this call's start.
+RESERVE_S = 25.0
 POLL_S = 1.0
 CONNECT_S = 3.0
 
@@ -34,7 +36,7 @@ def leave(timeout_s: float) -> bool:
         ingress = serve.get_app_handle(APP_NAME)
         status: dict[str, Any] = ingress.status.remote().result(timeout_s=ASK_S)
         # Whoever asks second is answered at once, so the answer says nothing: the port does.
-        draining = ingress.drain.remote(max(0.0, until - time.monotonic() - ASK_S))
+        draining = ingress.drain.remote(max(0.0, until - time.monotonic() - RESERVE_S))
         closed = _closed(status["address"], int(status["port"]), until)
         with contextlib.suppress(Exception):
             draining.result(timeout_s=max(0.1, min(ASK_S, until - time.monotonic())))

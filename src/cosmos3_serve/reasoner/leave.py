@@ -19,6 +19,8 @@ from cosmos3_serve.reasoner.setup import FLEET_ACTOR, NAMESPACE
 DONE, NOT_DONE = 0, 1
 ASK_S = 10.0
 POLL_S = 1.0
+# Until every node has heard that this pod is no endpoint any more: questions still come here, and go to other replicas.
+SETTLE_S = 10.0
 
 Call = Callable[..., Any]
 
@@ -36,6 +38,7 @@ def leave(call: Call, address: str, *, fleet: bool, timeout_s: float, sleep: Cal
     else:
         for member in _here(call("overview"), address):
             call("drain", member.ref)
+    sleep(SETTLE_S)
     while time.monotonic() < until:
         sleep(POLL_S)  # by then gateways have heard it, and say what they still answer
         found: Overview = call("overview")
