@@ -13,6 +13,7 @@ import socket
 import subprocess
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -80,6 +81,42 @@ def make_model(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
 
 
+def loopback(folder: Path) -> dict[str, str]:
+    """The environment in which all of Dynamo stays on this machine, without etcd and NATS."""
+    hosts = ("DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST", "DYN_EVENT_PLANE_HOST")
+    environ = {
+        **os.environ, **LIMITS, **dict.fromkeys(hosts, "127.0.0.1"), "HOME": str(folder),
+        "HF_HUB_OFFLINE": "1", "DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": str(folder / "kv"),
+        "DYN_REQUEST_PLANE": "tcp", "DYN_EVENT_PLANE": "zmq", "DYN_LOG": "error",
+    }  # fmt: skip
+    environ.pop("PYTHONPATH", None)
+    return environ
+
+
+def instances(port: int) -> int:
+    """How many workers a frontend can send to; 0 while it serves no model or does not answer."""
+    with contextlib.suppress(OSError, ValueError):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as said:
+            found = json.load(said).get("instances") or []
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=5) as said:
+            models = json.load(said)["data"]
+        return len({str(i.get("instance_id")) for i in found}) if models else 0
+    return 0
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """The last one first; what does not go in a quarter of a minute is killed."""
+    for process in reversed(processes):
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    for process in processes:
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
 class Dynamo:
     """`with` starts it: round robin with session affinity, as the service beside it."""
 
@@ -108,13 +145,7 @@ class Dynamo:
         self._folder.mkdir()
         model = self._folder / "model"
         make_model(model)
-        hosts = ("DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST", "DYN_EVENT_PLANE_HOST")
-        environ = {
-            **os.environ, **LIMITS, **dict.fromkeys(hosts, "127.0.0.1"), "HOME": str(self._folder),
-            "HF_HUB_OFFLINE": "1", "DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": str(self._folder / "kv"),
-            "DYN_REQUEST_PLANE": "tcp", "DYN_EVENT_PLANE": "zmq", "DYN_LOG": "error",
-        }  # fmt: skip
-        environ.pop("PYTHONPATH", None)
+        environ = loopback(self._folder)
         frontend = ["-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(self.port)]
         routing = ["--router-mode", "round-robin", "--router-session-affinity-ttl-secs", "300"]
         worker = str(Path(__file__).with_name("dynamo_worker.py"))
@@ -136,25 +167,12 @@ class Dynamo:
             time.sleep(0.5)
             ended = [p.returncode for p in self._processes if p.poll() is not None]
             demand(not ended, f"a process of Dynamo ended: {(self._folder / 'log').read_text()[-600:]}")
-            with contextlib.suppress(OSError, ValueError):
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5) as said:
-                    instances = json.load(said).get("instances") or []
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/models", timeout=5) as said:
-                    models = json.load(said)["data"]
-                if models and len({str(i.get("instance_id")) for i in instances}) >= WORKERS:
-                    return
+            if instances(self.port) >= WORKERS:
+                return
         demand(False, f"Dynamo was not ready in {START_S:.0f} s: {(self._folder / 'log').read_text()[-600:]}")
 
     def stop(self) -> None:
-        for process in reversed(self._processes):
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in self._processes:
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(self._processes)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()

@@ -48,6 +48,7 @@ class BenchServer:
     replicas: int = 2
     foreign: bool = False
     decodes: tuple[str, ...] | None = None
+    text_tokens: int = 20
     faults: Faults = field(default_factory=Faults)
 
     def __post_init__(self) -> None:
@@ -119,7 +120,7 @@ class BenchServer:
         blind = fault == "blind"
         kinds = {} if self.foreign else {"multimodal_tokens": {"video": 0 if blind else seen}}
         usage = {
-            "prompt_tokens": 20 if blind and self.foreign else seen + 20,
+            "prompt_tokens": self.text_tokens + (0 if blind and self.foreign else seen),
             "completion_tokens": tokens,
             "prompt_tokens_details": {"cached_tokens": seen if hit else 0, **kinds},
         }

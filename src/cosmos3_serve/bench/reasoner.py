@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -146,16 +146,23 @@ async def run(
 
 
 async def in_turns(targets: Sequence[Target], progress: Progress = _silent, level_ended: LevelEnded = _silent) -> None:
-    """Every repeat of every level of all targets, which take turns; another one begins each repeat.
+    """Every repeat of every level of all targets."""
+    for repeat, concurrency, target in turns(targets):
+        await target.level(concurrency, repeat, progress, level_ended)
 
-    What else happens on the machine meets all of them alike. Their workloads have the same levels and repeats.
+
+def turns(targets: Sequence[Target]) -> Iterator[tuple[int, int, Target]]:
+    """Repeat, concurrency and target of each level in the order in which they are run.
+
+    Targets take turns, and another one begins each repeat: what else happens on the machine meets all of them alike.
+    Their workloads have the same levels and repeats.
     """
     work = targets[0].workload
     for repeat in range(work.repeats):
         begins = repeat % len(targets)
         for concurrency in work.concurrency:
             for target in [*targets[begins:], *targets[:begins]]:
-                await target.level(concurrency, repeat, progress, level_ended)
+                yield repeat, concurrency, target
 
 
 @asynccontextmanager
