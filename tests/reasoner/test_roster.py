@@ -19,6 +19,14 @@ def seat(roster: Roster, now: float = 0.0, port: int = 1, claim: ReplicaRef | No
     return ref
 
 
+def grow(roster: Roster, now: float, port: int, claim: ReplicaRef | None = None) -> ReplicaRef:
+    """One more where no slot is vacant: everybody is heard between its two questions."""
+    assert roster.register(service(port), now, WALL + now, claim) is None
+    for member in roster.view(now).members:
+        roster.beat(member.ref, Load(), now + 0.1)
+    return seat(roster, now + 0.2, port, claim)
+
+
 def pass_time(roster: Roster, start: int, end: int) -> None:
     for now in range(start, end + 1):
         roster.sweep(now)
@@ -44,6 +52,42 @@ def test_a_replacement_takes_the_slot_of_the_dead_with_a_higher_incarnation() ->
     again = seat(roster, 2.0, port=3)
     assert again.id == first.id
     assert again.incarnation > first.incarnation
+
+
+def test_a_replacement_that_is_up_before_the_silence_is_long_enough_waits_for_the_slot() -> None:
+    """Ray starts another process in four seconds; the slot of the killed one is vacant after eight."""
+    roster = Roster("g", 2, lost_after_s=8)
+    killed, other = seat(roster, port=1), seat(roster, port=2)
+    for now in range(1, 8):
+        roster.sweep(now)
+        roster.beat(other, Load(), now)
+        if now >= 4:
+            assert roster.register(service(3), now, WALL + now) is None
+    roster.sweep(8)
+    again = seat(roster, 8, port=3)
+    assert again.id == killed.id and again.incarnation > killed.incarnation
+
+
+def test_one_more_than_wanted_gets_a_slot_once_all_others_were_heard_again() -> None:
+    roster = Roster("g", 2, lost_after_s=8)
+    members = [seat(roster, port=port) for port in (1, 2)]
+    for ref in members:
+        roster.beat(ref, Load(), 5)
+    assert roster.register(service(3), 5.5, WALL) is None
+    roster.beat(members[0], Load(), 6)
+    assert roster.register(service(3), 6.2, WALL) is None
+    roster.beat(members[1], Load(), 6.5)
+    assert seat(roster, 6.8, port=3).id == "replica-2"
+
+
+def test_newcomers_are_bounded_and_forgotten() -> None:
+    roster = Roster("g", 1, lost_after_s=8)
+    seat(roster)
+    for port in range(2, 1002):
+        assert roster.register(service(port), 1.0, WALL) is None
+    assert len(roster._newcomers) == 256
+    assert roster.register(service(2000), 30.0, WALL) is None
+    assert len(roster._newcomers) == 1
 
 
 def test_two_lives_in_one_millisecond_still_differ() -> None:
@@ -78,14 +122,15 @@ def test_one_whose_slot_was_given_away_gets_another() -> None:
     old = seat(roster, port=1)
     pass_time(roster, 0, 8)
     new = seat(roster, 9.0, port=2)
-    late = seat(roster, 10.0, port=1, claim=old)
+    late = grow(roster, 10.0, port=1, claim=old)
     assert new.id == old.id
     assert late.id == "replica-1"
 
 
 def test_a_slot_beyond_the_wanted_is_forgotten_and_a_wanted_one_is_kept() -> None:
     roster = Roster("g", 1, lost_after_s=8, forget_after_s=100)
-    extra = [seat(roster, port=port) for port in (1, 2)][1]
+    seat(roster)
+    extra = grow(roster, 0.0, port=2)
     roster.leave(extra, 0.0)
     roster.leave(ReplicaRef("replica-0", roster.view(0).members[0].incarnation), 0.0)
     pass_time(roster, 0, 99)
@@ -116,7 +161,7 @@ def test_a_recovering_roster_seats_those_that_return_before_strangers() -> None:
     other = ReplicaRef("replica-1", 78)
     assert seat(roster, 2.0, port=2, claim=other) == other
     assert roster.view(2).settled, "all are back"
-    assert seat(roster, 3.0, port=9).id == "replica-2"
+    assert grow(roster, 3.0, port=9).id == "replica-2"
 
 
 def test_a_recovering_roster_settles_by_time_too() -> None:

@@ -5,8 +5,10 @@ higher incarnation, so that sessions find their home again where they left it. I
 that they also rise when the roster itself was lost.
 
 A replica that is silent for `lost_after_s`, or says that it ends, leaves its slot vacant; a slot nobody takes for
-`forget_after_s` leaves the fleet. A roster that replaces a lost one gives no slot to a stranger before
-`recover_until`: the replicas that still serve come back to theirs first.
+`forget_after_s` leaves the fleet. The replacement of one that was killed may be up before that silence is long enough:
+where no slot is vacant, a newcomer waits until everybody else was heard once more or a slot has become vacant, and
+only then does the fleet grow. A roster that replaces a lost one gives no slot to a stranger before `recover_until`:
+the replicas that still serve come back to theirs first.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from cosmos3_serve.reasoner.member import FleetView, GatewayStatus, Load, Member
 SLOT = "replica-"
 GATEWAY_SILENT_S = 15.0
 MAX_GATEWAYS = 256
+MAX_NEWCOMERS = 256
 
 
 @dataclass(slots=True)
@@ -56,6 +59,7 @@ class Roster:
         self._recover_until = recover_until
         self._lost_after_s, self._forget_after_s = lost_after_s, forget_after_s
         self._slots: dict[str, _Slot] = {}
+        self._newcomers: dict[str, float] = {}  # url -> first asked, while no slot was vacant
         self._gateways: dict[str, tuple[GatewayStatus, float]] = {}
         self._swept_at: float | None = None
         self.failures: dict[str, dict[str, str]] = {}  # of replicas that could not start, newest last
@@ -78,6 +82,8 @@ class Roster:
             return None
         name = next((s for s in self._names() if s not in self._slots or self._slots[s].vacant), None)
         if name is None:
+            if not self._all_heard_since(self._first_asked(service.url, now)):
+                return None
             name = self._new_name()
         before = self._slots[name].member.incarnation if name in self._slots else 0
         return self._seat(ReplicaRef(name, max(before + 1, int(wall * 1000))), service, now)
@@ -167,6 +173,7 @@ class Roster:
     def _seat(self, ref: ReplicaRef, service: Service, now: float) -> ReplicaRef:
         phase = ReplicaState.DRAINING if self.draining else ReplicaState.READY
         self._slots[ref.id] = _Slot(Member(ref, phase, service), now)
+        self._newcomers.pop(service.url, None)
         self.failures.clear()
         self._changed()
         return ref
@@ -176,6 +183,15 @@ class Roster:
         slot.member = Member(slot.member.ref, ReplicaState.STARTING, gone)
         slot.heard_at, slot.load = now, Load()
         self._changed()
+
+    def _first_asked(self, url: str, now: float) -> float:
+        self._newcomers = {u: at for u, at in self._newcomers.items() if now - at <= 2 * self._lost_after_s}
+        while len(self._newcomers) >= MAX_NEWCOMERS and url not in self._newcomers:
+            del self._newcomers[next(iter(self._newcomers))]
+        return self._newcomers.setdefault(url, now)
+
+    def _all_heard_since(self, then: float) -> bool:
+        return all(slot.heard_at > then for slot in self._slots.values())
 
     def _full(self) -> bool:
         return sum(not slot.vacant for slot in self._slots.values()) >= self._workers
