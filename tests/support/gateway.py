@@ -100,7 +100,7 @@ class World:
     async def register(self, stub: StubReplica) -> None:
         held = HeldMedia(10**10, self.held_items)
         # As a reporter does: one more than wanted is told to ask again until the others were heard.
-        while (place := await self.core.register(Service(stub.url, self.slots, held))) is None:
+        while (place := await self.core.register(Service(stub.url, self.slots, held))) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         self.places[stub.name] = place
 
