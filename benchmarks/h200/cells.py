@@ -1,4 +1,4 @@
-"""Cells of the table: a mix at a number of requests in flight, measured, checked against the engines' own counts, summed up.
+"""Cells of the table: a mix at a number of requests in flight, checked against the engines' own counts, and summed up.
 
 A cell is refused (`InvalidRun`) when an answer failed or has another number of tokens, when the engines counted other
 answers or tokens than the client, and when cold and warm questions are not what the mix says: by the cached tokens of
@@ -70,7 +70,7 @@ def check(where: str, answers: Sequence[Answer], engine: Mapping[str, float], *,
 
 
 def summary(answers: Sequence[Answer], wall_s: float, engine: Mapping[str, float], *, gpus: int) -> dict[str, Any]:
-    """Figures of a valid cell; times in milliseconds. `front` is what of the first token is neither queue nor prefill."""
+    """Figures of a valid cell, in milliseconds. `front`: what of the first token is neither queue nor prefill."""
     count = len(answers)
     found: dict[str, Any] = {
         "requests": count,

@@ -95,7 +95,9 @@ def main() -> None:
     parser.add_argument("--token-s", type=float, default=0.0005)
     parser.add_argument("--lose", type=int, default=0)
     args, _ = parser.parse_known_args()
-    web.run_app(Engine(args.cold_s, args.warm_s, args.token_s, args.lose).app(), host=args.host, port=args.port, print=None)
+    web.run_app(
+        Engine(args.cold_s, args.warm_s, args.token_s, args.lose).app(), host=args.host, port=args.port, print=None
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """FP8 products of few rows (1 to 16) against weights in [out, in] order, as one Triton kernel: a lever under test.
 
-CUTLASS' FP8 kernels read the weights of this model at 3.07 TB/s when there are one to eight rows (one H200; a copy moves
-4.2). Here the weights are the product's left side, so that narrow tiles over the outputs keep every multiprocessor
-busy, and each tile streams its rows through several stages. With `PDL` the kernel may be launched before the one
-before it has ended: it asks for the first weights at once and waits only before it reads the activations.
+CUTLASS' FP8 kernels read the weights of this model at 3.07 TB/s when there are one to eight rows (one H200; a copy
+moves 4.2). Here the weights are the product's left side, so that narrow tiles over the outputs keep every
+multiprocessor busy, and each tile streams its rows through several stages. With `PDL` the kernel may be launched before
+the one before it has ended: it asks for the first weights at once and waits only before it reads the activations.
+
+Measured (results/2026-11-30-h200-reasoner.md): no faster than CUTLASS over a whole layer. The service does not use it.
 
 As a vLLM plugin (entry point `vllm.general_plugins`, function `install`) it takes the place of the CUTLASS call for few
 rows; longer inputs go on as before. Environment:
@@ -35,7 +37,7 @@ def few_rows_kernel(
     x, w, y, sx, sw, M, N, K: tl.constexpr, stride_y,
     BN: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """y[m, n] = sx[m] * sw * sum over k of x[m, k] * w[n, k]; x and w are FP8, y bfloat16, one program per BN outputs."""
+    """y[m, n] = sx[m] * sw * sum over k of x[m, k] * w[n, k]; x, w FP8, y bfloat16; one program per BN outputs."""
     n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)
     m = tl.arange(0, BM)
     k = tl.arange(0, BK)
@@ -84,7 +86,7 @@ def launch(
 
 
 class Plans:
-    """The tuned plans, read when first asked for; `DEFAULT` for a shape that was not tuned but divides, None for others.
+    """The tuned plans, read when first asked for. `DEFAULT` for a shape that was not tuned but divides, else None.
 
     Tuning runs while engines start, so a file that is not there yet is waited for.
     """

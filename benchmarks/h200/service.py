@@ -18,6 +18,7 @@ import os
 import secrets
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from cosmos3_serve.service.tokens import TokenBook
 from cosmos3_serve.settings import ReasonerSettings
 
 START_S = 420.0
+CANARY_S = 90.0
 VLLM = (0, 25, 0)
 WAITS = "no replica has answered the canary's text and video yet"
 
@@ -97,9 +99,11 @@ async def serve(job: dict[str, Any], state: Path) -> None:
         service = Service(engine.url, plan.max_num_seqs, plan.held, pid=os.getpid(), engine=plan.facts)
         reporters.append(Reporter(fleet, service, engine.load))
         reporters[-1].start()
-    until = time.monotonic() + 90
-    while time.monotonic() < until and (len(front.ready_members()) < workers or upkeep.canary.verdict()[1] == WAITS):
-        await asyncio.sleep(0.1)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CANARY_S):
+            # Our gateway in our loop: there is nothing to wait on but its own view.
+            while len(front.ready_members()) < workers or upkeep.canary.verdict()[1] == WAITS:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
     _write(
         state,
         {

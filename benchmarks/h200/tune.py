@@ -16,7 +16,13 @@ from typing import Any
 import torch
 from few_rows import launch
 
-SHAPES = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (24576, 4096), "down": (4096, 12288), "head": (151936, 4096)}
+SHAPES = {
+    "qkv": (6144, 4096),
+    "o": (4096, 4096),
+    "gate_up": (24576, 4096),
+    "down": (4096, 12288),
+    "head": (151936, 4096),
+}
 PLANS = (
     (16, 512, 4, 4), (32, 256, 4, 5), (32, 512, 4, 3), (32, 512, 4, 5), (32, 1024, 8, 3), (64, 128, 4, 6),
     (64, 256, 4, 4), (64, 256, 8, 5), (64, 512, 8, 3), (128, 128, 4, 5), (128, 128, 8, 6), (128, 256, 8, 4),
@@ -53,14 +59,9 @@ def main() -> None:
 
     torch.manual_seed(0)
     rows = 2
-    source = torch.empty(4_000_000_000, dtype=torch.uint8, device="cuda").random_(0, 255)
-    target = torch.empty_like(source)
-    copied = 2 * source.numel() / timed(lambda: target.copy_(source)) / 1e9
-    print(f"copy {copied:.2f} TB/s, read and written", flush=True)
-    del source, target
     one = torch.full((1,), 0.02, device="cuda")
     plans: dict[str, list[int]] = {}
-    figures: dict[str, Any] = {"rows": rows, "copy_tb_s": copied, "shapes": {}}
+    figures: dict[str, Any] = {"rows": rows, "shapes": {}}
     best: dict[str, tuple[int, int, int, int]] = {}
     data: dict[str, tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]] = {}
     for name, (outs, size) in SHAPES.items():
@@ -73,8 +74,14 @@ def main() -> None:
         truth = (x.double() @ weights[0].double().t()) * scale.double() * one.double()
         row: dict[str, Any] = {"bytes": outs * size}
         if name != "head":
-            row["cutlass_us"] = 1000 / count * timed(
-                lambda w=weights, x=x, y=y, s=scale: [torch.ops._C.cutlass_scaled_mm(y, x, v.t(), s, one, None) for v in w]
+            row["cutlass_us"] = (
+                1000
+                / count
+                * timed(
+                    lambda w=weights, x=x, y=y, s=scale: [
+                        torch.ops._C.cutlass_scaled_mm(y, x, v.t(), s, one, None) for v in w
+                    ]
+                )
             )
         for plan in PLANS:
             if outs % plan[0] or size % plan[1]:
@@ -86,8 +93,12 @@ def main() -> None:
                 if not error < 1e-2:
                     row[str(plan)] = f"wrong: {error}"
                     continue
-                took = 1000 / count * timed(
-                    lambda w=weights, x=x, y=y, s=scale, p=plan: [launch(x, v, y, s, one, p, pdl=pdl) for v in w]
+                took = (
+                    1000
+                    / count
+                    * timed(
+                        lambda w=weights, x=x, y=y, s=scale, p=plan: [launch(x, v, y, s, one, p, pdl=pdl) for v in w]
+                    )
                 )
             except Exception as failure:  # a plan that does not compile or fit is a finding
                 row[str(plan)] = f"{type(failure).__name__}: {str(failure)[:120]}"
@@ -98,8 +109,12 @@ def main() -> None:
         figures["shapes"][name] = row
         if name in best:
             plans[f"{outs},{size}"] = list(best[name])
-            print(f"{name}: cutlass {row.get('cutlass_us', 0):.1f} us, few_rows {row['best_us']:.1f} us {best[name]}"
-                  f" = {row['bytes'] / row['best_us'] / 1e6:.2f} TB/s, error {row['error']:.1e}", flush=True)  # fmt: skip
+            rate = row["bytes"] / row["best_us"] / 1e6
+            print(
+                f"{name}: cutlass {row.get('cutlass_us', 0):.1f} us, few_rows {row['best_us']:.1f} us {best[name]}"
+                f" = {rate:.2f} TB/s, error {row['error']:.1e}",
+                flush=True,
+            )
         else:
             print(name, row, flush=True)
         out.with_suffix(".figures.json").write_text(json.dumps(figures, indent=1))

@@ -35,16 +35,18 @@ FEW_ROWS_HEAD = {"COSMOS3_FEW_ROWS_HEAD": "1"}
 VARIANTS = {
     v.name: v
     for v in (
-        Variant("service", predicted="the service's own arguments; decode 4.4 ms a token at 2 in flight, as measured before"),
         Variant(
-            "gpu-video+static",
-            GPU_VIDEO + STATIC,
+            "service", predicted="the service's own arguments; decode 4.4 ms a token at 2 in flight, as measured before"
+        ),
+        Variant(
+            "gpu-video",
+            GPU_VIDEO,
             predicted=(
                 "video processor on the GPU: what a cold question spends before the engine falls from 377 to about "
-                "170 ms, round robin from 0.74 to 0.80 of affinity; kernels compiled for 1, 2, 4 and 8 rows: 0.1 ms "
-                "less a token"
+                "170 ms, round robin from 0.74 to 0.80 of affinity"
             ),
         ),
+        Variant("static", STATIC, predicted="kernels compiled for 1, 2, 4 and 8 rows: 0.1 ms less a token"),
         Variant(
             "few-rows+pdl",
             env=FEW_ROWS_PDL,
@@ -58,11 +60,13 @@ VARIANTS = {
             "few-rows+head",
             env=FEW_ROWS_HEAD,
             plugin=True,
-            predicted="the same kernel without dependent launch: 0.25 ms less a token; output head in FP8: 0.15 ms less",
+            predicted=(
+                "the same kernel without dependent launch: 0.25 ms less a token; output head in FP8: 0.15 ms less"
+            ),
         ),
         Variant(
             "all",
-            GPU_VIDEO + STATIC,
+            GPU_VIDEO,
             {**FEW_ROWS_PDL, **FEW_ROWS_HEAD},
             plugin=True,
             predicted="the gains add up: about 3.6 ms a token at 2 in flight",
