@@ -39,8 +39,7 @@ def test_what_is_fine_comes_back_with_absolute_paths(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("fields", "environ", "code", "exit_code"),
     [
-        ({"engine": "framework"}, {}, "engine_not_found", 3),
-        ({"engine": "framework"}, {"COSMOS3_FRAMEWORK_UNPROVEN": "1"}, "framework_missing", 3),
+        ({"engine": "framework"}, {}, "framework_missing", 3),
         ({"engine": None}, {}, "engine_not_found", 3),
         ({"guardrails": True}, {}, "guardrail_package_missing", 3),
         ({}, {"NPA_COSMOS3_RAY_TOKEN": ""}, "token_missing", 3),
@@ -80,16 +79,7 @@ def test_a_gpu_that_is_no_target_is_refused_unless_forced(tmp_path: Path, monkey
     prepare(settings(tmp_path, force_unsupported_gpu=True))
 
 
-def test_the_framework_engine_refuses_until_it_has_run_as_a_whole(tmp_path: Path) -> None:
-    with pytest.raises(Cosmos3Error) as refused:
-        prepare(settings(tmp_path, engine="framework"))
-    assert "--engine diffusers" in refused.value.remedy and "has not yet run" in refused.value.detail
-
-
-def test_without_the_framework_its_refusal_has_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COSMOS3_FRAMEWORK_UNPROVEN", "1")
+def test_without_the_framework_its_refusal_has_the_command_that_installs_it(tmp_path: Path) -> None:
     with pytest.raises(Cosmos3Error) as refused:
         prepare(settings(tmp_path, engine="framework"))
     assert "pip install" in refused.value.remedy and "cosmos-framework" in refused.value.remedy

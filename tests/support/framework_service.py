@@ -66,7 +66,6 @@ class RealGenerator(LocalGenerator):
             "COSMOS3_ENGINE": "framework",
             "NPA_COSMOS3_RAY_CHECKPOINT": str(checkpoint),
             "COSMOS3_FRAMEWORK_ARGS": "use_torch_compile=false",
-            "COSMOS3_FRAMEWORK_UNPROVEN": "1",
             "COSMOS3_TEST_FRAMEWORK_CPU": "1",
             "COSMOS3_TEST_FRAMEWORK_EVENTS": str(self.events_path),
             "COSMOS_DEVICE": "cpu",

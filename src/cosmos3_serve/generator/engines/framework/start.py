@@ -17,25 +17,16 @@ from cosmos3_serve.settings import GeneratorSettings
 
 log = structlog.get_logger(__name__)
 
-# Until tests/framework has passed on a Ray cluster: nobody gets this engine by default, or by accident.
-UNPROVEN_ENV = "COSMOS3_FRAMEWORK_UNPROVEN"
-
 
 def prepare_framework(settings: GeneratorSettings) -> None:
     """Check the interpreter, prove the revision, refuse what upstream would let go wrong.
 
     Raises:
-        StartRefused: `engine_not_found`, `framework_missing`, `framework_revision`, `framework_incomplete`.
+        StartRefused: `framework_missing`, `framework_revision`, `framework_incomplete`.
         UsageError: `parallelism`, or a --framework-arg that is ours to set.
     """
     check_parallelism(settings)
     extra_fields(settings)
-    if os.environ.get(UNPROVEN_ENV) != "1":
-        raise StartRefused(
-            "the framework engine is bound, but has not yet run behind this service as a whole",
-            code="engine_not_found",
-            remedy=f"pass --engine diffusers; {UNPROVEN_ENV}=1 starts it all the same, for trials",
-        )
     if TRAINING_ENV in os.environ and os.environ[TRAINING_ENV] != "0" and "cosmos_framework" in sys.modules:
         raise StartRefused(
             f"{TRAINING_ENV} is {os.environ[TRAINING_ENV]!r} and the framework is imported already",
