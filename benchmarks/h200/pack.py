@@ -39,6 +39,7 @@ NEVER = re.compile(
     r"|numba|llvmlite|cryptography|cffi|pycparser|sentry-sdk|supervisor|rignore|fastar|fastapi-cli|fastapi-cloud-cli"
     r"|detect-installer|agent-detector|rich-toolkit|pynvvideocodec|ray|uv$|nvtx)"
 )
+HOLDS_BACK = {"apache-tvm-ffi"}  # a pin for FlashInfer, with which xgrammar is a version of 116 MB
 UUID_ONLY = """            if data_item is None:  # named only: must be in the processor cache
                 new_videos.append(None)
                 metadata_lst.append(None)
@@ -70,25 +71,25 @@ def pip(*arguments: str | Path) -> None:
     run(sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", *arguments)
 
 
+def needs(metadata: str) -> list[str]:
+    """What a package asks for without extras, less what is never imported here: it would also hold others back."""
+    asked = re.findall(r"^Requires-Dist: (.+)$", metadata, re.MULTILINE)
+    plainly = [need for need in asked if "extra ==" not in need]
+    names = [plain(re.split(r"[^\w.-]", need, maxsplit=1)[0]) for need in plainly]
+    return [need for need, name in zip(plainly, names, strict=True) if not NEVER.match(name) and name not in HOLDS_BACK]
+
+
 def wanted(work: Path, present: set[str]) -> list[str]:
     """Packages that vLLM or the gateway needs and the machine lacks, with their versions."""
     report = work / "report.json"
     if not report.exists():
-        pip(
-            "install",
-            "--dry-run",
-            "--ignore-installed",
-            "--report",
-            report,
-            "--only-binary=:all:",
-            VLLM,
-            *PINNED,
-            *OURS,
-        )
-    found = [
-        (item["metadata"]["name"], item["metadata"]["version"]) for item in json.loads(report.read_text())["install"]
-    ]
-    skipped = {"vllm", *(plain(p.partition("==")[0]) for p in PINNED)}
+        (metadata,) = (work / "vllm").glob("vllm-*.dist-info/METADATA")
+        asked = [need.partition(";")[0].strip() for need in needs(metadata.read_text())]
+        everything = [*(need for need in asked if not need.startswith("torch")), *PINNED, *OURS]
+        pip("install", "--dry-run", "--ignore-installed", "--report", report, "--only-binary=:all:", *everything)
+    chosen = [item["metadata"] for item in json.loads(report.read_text())["install"]]
+    found = [(meta["name"], meta["version"]) for meta in chosen]
+    skipped = {plain(p.partition("==")[0]) for p in PINNED}
     return [f"{n}=={v}" for n, v in found if plain(n) not in present | skipped and not NEVER.match(plain(n))]
 
 
@@ -207,15 +208,15 @@ def make_av(work: Path, target: Path) -> None:
 
 
 def make_site(work: Path, present: set[str], target: Path) -> None:
-    if not (work / "deps").exists():
-        names = wanted(work, present)
-        pip("install", "--no-deps", "--no-compile", "--target", work / "deps", "--only-binary=:all:", *names)
     if not (work / "vllm").exists():
         pip("download", "--no-deps", "--only-binary=:all:", "--python-version", "3.12",
             *(f"--platform={p}" for p in PLATFORMS), "-d", work, VLLM)  # fmt: skip
         (wheel,) = work.glob("vllm-*.whl")
         shutil.unpack_archive(wheel, work / "vllm", "zip")
     patched(work / "vllm" / "vllm" / "multimodal" / "parse.py")
+    if not (work / "deps").exists():
+        names = wanted(work, present)
+        pip("install", "--no-deps", "--no-compile", "--target", work / "deps", "--only-binary=:all:", *names)
     copied(work / "deps", target)
     copied(work / "vllm", target)
 

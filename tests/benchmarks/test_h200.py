@@ -241,6 +241,15 @@ def test_only_the_wanted_card_keeps_its_code() -> None:
     assert b"drop" not in kept and b"text" not in kept
 
 
+def test_what_is_never_imported_is_not_asked_for() -> None:
+    asked = (
+        "aiohttp>=3.13", "flashinfer-python==0.6", "nvidia-cutlass-dsl[cu13]==4", "apache-tvm-ffi==0.1.9",
+        "fastapi[standard]<1,>=0.1", 'av; extra == "audio"',
+    )  # fmt: skip
+    metadata = "Name: vllm\n" + "".join(f"Requires-Dist: {need}\n" for need in asked)
+    assert pack.needs(metadata) == ["aiohttp>=3.13", "fastapi[standard]<1,>=0.1"]
+
+
 def test_every_lever_says_what_it_should_do() -> None:
     assert VARIANTS["service"].extra == () and not VARIANTS["service"].env, "the service's own arguments, nothing else"
     assert all(variant.predicted for variant in VARIANTS.values())
