@@ -191,8 +191,8 @@ def stub(library: Path, target: Path) -> None:
 
 def make_av(work: Path, target: Path) -> None:
     pip("download", "--no-deps", "--only-binary=:all:", "--python-version", "3.12",
-        *(f"--platform={p}" for p in PLATFORMS), "-d", work / "av", AV)  # fmt: skip
-    (wheel,) = (work / "av").glob("av-*.whl")
+        *(f"--platform={p}" for p in PLATFORMS), "-d", work / "wheels", AV)  # fmt: skip
+    (wheel,) = (work / "wheels").glob("av-*.whl")
     shutil.unpack_archive(wheel, target, "zip")
     for library in sorted((target / "av.libs").iterdir()):
         if library.name.startswith(KEPT_LIBRARIES):

@@ -19,9 +19,9 @@ export VLLM_USE_DEEP_GEMM=0 VLLM_USE_FLASHINFER_SAMPLER=0 VLLM_HOST_IP=127.0.0.1
 export VLLM_ENGINE_READY_TIMEOUT_S=600 GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader; nproc; wait
 echo "[$(($(date +%s) - BEGAN)) s] compiled"
-(cd $HERE && CUDA_VISIBLE_DEVICES=0 timeout 200 python3 tune.py $WORK/run/plans.json > "$OUT/tune.log" 2>&1; cp $WORK/run/plans*.json "$OUT/") &
+[ -n "${DRY:-}" ] || (cd $HERE && CUDA_VISIBLE_DEVICES=0 timeout 200 python3 tune.py $WORK/run/plans.json > "$OUT/tune.log" 2>&1; cp $WORK/run/plans*.json "$OUT/") &
 python3 "$HERE/run.py" --out "$OUT" --work $WORK/run --model $WORK/model --clips $WORK/clips --python $WORK/py \
   --known "$BUNDLE/modelinfos" --gpus "$GPUS" --budget $((BUDGET - $(date +%s) + BEGAN)) ${DRY:+--dry} ${5:+--variants "$5"} ${6:+--both "$6"}
-cat "$OUT/tune.log"
+[ -n "${DRY:-}" ] || cat "$OUT/tune.log"
 for log in $WORK/run/*/engine.log $WORK/run/*/service.log; do echo "== $log"; tail -c 60000 "$log"; done > "$OUT/logs.txt" 2>/dev/null
 xz -T0 -f "$OUT/logs.txt"; xz -T0 -f "$OUT/raw.json"
