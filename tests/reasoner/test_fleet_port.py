@@ -193,3 +193,20 @@ def test_refs_travel() -> None:
 
     ref = ReplicaRef("replica-0", 5)
     assert pickle.loads(pickle.dumps({ref: Load(1, 2)})) == {ref: Load(1, 2)}
+
+
+async def test_a_replica_waits_for_its_place_before_it_counts_as_running() -> None:
+    """Serve ends an old one for it then, whose sessions must find it."""
+    fleet = InProcessFleet(FleetCore(RULES, 1))
+
+    async def load() -> Load | None:
+        return Load()
+
+    reporter = Reporter(fleet, Service("http://127.0.0.1:1", 8, HeldMedia(1, 1)), load, beat_s=0.02)
+    assert not await reporter.seated(0.01)
+    fleet.away = True
+    reporter.start()
+    assert not await reporter.seated(0.1), "nobody can say, and the replica serves all the same"
+    fleet.away = False
+    assert await reporter.seated(5)
+    await reporter.leave()

@@ -220,3 +220,57 @@ def test_a_failure_to_start_is_told_until_a_replica_serves() -> None:
     assert roster.failures == {"x": {"code": "vllm_missing"}}
     seat(roster)
     assert roster.failures == {}
+
+
+def join(roster: Roster, others: list[ReplicaRef], now: float, port: int) -> ReplicaRef:
+    """One more asks for a place while all others live: it has to be sure that none of them is the one it replaces."""
+    assert roster.register(service(port), now, WALL + now) is None
+    for ref in others:
+        assert roster.beat(ref, Load(), now + 0.1)
+    return seat(roster, now + 0.2, port=port)
+
+
+def test_a_fresh_replica_takes_a_place_of_its_own_and_the_old_places_are_forgotten_when_the_fleet_is_whole() -> None:
+    roster = Roster("g", 2)
+    old = [seat(roster, port=1), seat(roster, port=2)]
+    assert roster.renew() == tuple(old)
+    assert [member.leaving for member in roster.view(0).members] == [True, True]
+    fresh = join(roster, old, 1.0, port=3)
+    assert fresh.id == "replica-2"
+    roster.drain(old[0])
+    assert roster.view(1.0).members[0].leaving
+    roster.leave(old[0], 2.0)
+    roster.sweep(2.0)
+    assert phases(roster, 2.0).keys() == {"replica-1", "replica-2"}, "nobody waits for a place that nobody takes"
+    other = join(roster, [old[1], fresh], 3.0, port=4)
+    roster.leave(old[1], 4.0)
+    roster.sweep(4.0)
+    assert phases(roster, 4.0).keys() == {fresh.id, other.id}
+    assert not any(member.leaving for member in roster.view(4.0).members)
+
+
+def test_names_do_not_grow_with_renewals() -> None:
+    roster = Roster("g", 2)
+    here = [seat(roster, port=1), seat(roster, port=2)]
+    for now in range(1, 50):
+        roster.renew()
+        for number, old in enumerate(here):
+            here[number] = join(roster, here, now + number / 2, port=1000 + 2 * now + number)
+            roster.leave(old, float(now))
+            roster.sweep(float(now))
+    assert {ref.id for ref in here} <= {"replica-0", "replica-1", "replica-2", "replica-3"}
+    assert len(roster.view(50.0).members) == 2
+
+
+def test_after_a_renewal_a_dead_replica_is_replaced_in_its_own_place() -> None:
+    roster = Roster("g", 2)
+    old = [seat(roster, port=1), seat(roster, port=2)]
+    fresh = [join(roster, old, 1.0, port=3)]
+    fresh.append(join(roster, [*old, *fresh], 1.5, port=4))
+    for ref in old:
+        roster.leave(ref, 2.0)
+    roster.sweep(2.0)
+    roster.leave(fresh[0], 3.0)
+    roster.sweep(3.0)
+    assert phases(roster, 3.0)[fresh[0].id] is ReplicaState.STARTING
+    assert seat(roster, 4.0, port=5).id == fresh[0].id

@@ -278,3 +278,39 @@ async def test_a_head_that_two_parsers_could_read_differently_is_refused(server:
 )
 def test_the_endpoint_of_a_bound_socket(host: str, address: str, url: str) -> None:
     assert endpoint_url(host, 8000, address=address) == url
+
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n" + AUTH + b"\r\n"
+
+
+async def test_one_that_leaves_answers_once_more_on_every_open_connection(server: HttpServer) -> None:
+    idle, fresh = await Peer.to(server), await Peer.to(server)
+    await idle.send(GET)
+    assert (await idle.answer())[0] == 200
+    server.leave()
+    await asyncio.sleep(0.05)
+    with pytest.raises(ConnectionRefusedError):
+        await Peer.to(server)
+    for peer in (idle, fresh):
+        await peer.send(GET)
+        async with asyncio.timeout(10):
+            head = await peer.reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in head.lower()
+        await peer.reader.readexactly(len(b"read 0"))
+        assert await peer.closed()
+    assert server.alive
+
+
+async def test_another_on_the_same_port_takes_what_comes_then(server: HttpServer) -> None:
+    other = HttpServer(BearerAuth(reader, TokenBook(TOKEN, None)), "127.0.0.1", server.port)
+    await other.start()
+    try:
+        server.leave()
+        for _ in range(20):
+            peer = await Peer.to(other)
+            await peer.send(GET)
+            assert (await peer.answer())[0] == 200
+            peer.writer.close()
+    finally:
+        await other.stop(1)

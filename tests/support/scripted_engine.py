@@ -1,7 +1,8 @@
 """A model replica whose engine does what the prompt says, so that real Ray and real Serve meet every kind of failure.
 
 Words of a prompt: `raise` (the whole call breaks), `short` (one result too few), `bytes=N` (a file of that size, its
-end a hole). Anything else is only written into the file. A step takes `STEP_S`. No torch, no weights.
+end a hole), `pace=S` (a step takes so many seconds, else `STEP_S`). Anything else is only written into the file. No
+torch, no weights.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ class ScriptedEngine:
     ) -> list[Item | SampleError]:
         words = {word for job in jobs for word in job.args["prompt"].split()}
         total = max(job.args["num_steps"] for job in jobs)
+        pace = max([STEP_S, *(float(word.removeprefix("pace=")) for word in words if word.startswith("pace="))])
         for step in range(1, total + 1):
-            time.sleep(STEP_S)
+            time.sleep(pace)
             for job in jobs:
                 on_step(job.key, step, total)
             if all(is_cancelled(job.key) for job in jobs):
@@ -119,5 +121,6 @@ class ScriptedModel(ModelReplica):
 
 def _picture() -> bytes:
     data = io.BytesIO()
-    Image.new("RGB", (16, 16), (120, 120, 120)).save(data, "JPEG")
+    # As large as the tiny checkpoint makes them: clients look.
+    Image.new("RGB", (256, 256), (120, 120, 120)).save(data, "JPEG")
     return data.getvalue()

@@ -47,6 +47,7 @@ log = structlog.get_logger(__name__)
 
 NAME = "ingress"
 HTTP_GRACE_S = 5.0
+STOP_MARGIN_S = 30.0  # results are written, connections end
 RETRY_S = 1.0
 
 
@@ -67,6 +68,7 @@ class IngressReplica:
         self._metrics = metrics = GeneratorMetrics()
         profile = await asyncio.to_thread(profile_of, settings, checkpoint)
         self._watching: list[Coroutine[Any, Any, None]] = []
+        self._draining: asyncio.Task[None] | None = None
         self._engine = self._bind(checkpoint, profile, model)
         self._canary = Canary(self._engine, profile, settings.output_path)
         self._front = Front(
@@ -173,9 +175,18 @@ class IngressReplica:
         }
 
     async def drain(self, timeout_s: float) -> None:
-        """Take nothing new, let what runs finish, then close the port. Everything else stays in the ledger."""
-        if self._front.draining:
-            return
+        """Take nothing new, let what runs finish, then close the port; everything else stays in the ledger. Called
+        again it waits for the same end."""
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain(timeout_s))
+        await asyncio.shield(self._draining)
+
+    async def __del__(self) -> None:  # Serve awaits it before it ends the replica
+        """As when the service ends: who replaces this replica finds everything in the ledger."""
+        if getattr(self, "_coordinator", None) is not None and getattr(self, "_tasks", None) is not None:
+            await self.drain(self._settings.drain_timeout_s)
+
+    async def _drain(self, timeout_s: float) -> None:
         self._front.draining = True
         log.info("draining", timeout_s=timeout_s)
         await self._coordinator.drain(timeout_s)
@@ -216,7 +227,7 @@ def ingress_deployment(
             health_check_period_s=5.0,
             health_check_timeout_s=30.0,
             graceful_shutdown_wait_loop_s=0.2,
-            graceful_shutdown_timeout_s=2.0,
+            graceful_shutdown_timeout_s=settings.drain_timeout_s + STOP_MARGIN_S,
             max_constructor_retry_count=2,
             logging_config={"enable_access_log": False},
         )

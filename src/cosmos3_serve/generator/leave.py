@@ -35,7 +35,7 @@ def leave(timeout_s: float) -> bool:
     try:
         ingress = serve.get_app_handle(APP_NAME)
         status: dict[str, Any] = ingress.status.remote().result(timeout_s=ASK_S)
-        # Whoever asks second is answered at once, so the answer says nothing: the port does.
+        # An answer may be lost with the replica that gives it; the port tells all the same.
         draining = ingress.drain.remote(max(0.0, until - time.monotonic() - RESERVE_S))
         closed = _closed(status["address"], int(status["port"]), until)
         with contextlib.suppress(Exception):

@@ -24,6 +24,7 @@ CONCURRENT_BATCHES = 2
 CONTROL_CALLS = 16
 HEALTH_PERIOD_S = 5.0
 HEALTH_TIMEOUT_S = 60.0
+STOP_MARGIN_S = 30.0
 
 _INCARNATION = uuid.uuid4().hex  # a replica is a process of its own
 
@@ -122,7 +123,8 @@ def model_deployment(settings: GeneratorSettings, checkpoint: Checkpoint, guardr
             health_check_period_s=HEALTH_PERIOD_S,
             health_check_timeout_s=HEALTH_TIMEOUT_S,
             graceful_shutdown_wait_loop_s=0.2,
-            graceful_shutdown_timeout_s=2.0,  # draining has its own time, before Serve hears of the shutdown
+            # Where Serve replaces it, what runs finishes first; a shutdown of the service has drained before.
+            graceful_shutdown_timeout_s=settings.drain_timeout_s + STOP_MARGIN_S,
             max_constructor_retry_count=2,
             logging_config={"enable_access_log": False},
         )

@@ -24,6 +24,8 @@ from cosmos3_serve.settings import ReasonerSettings
 from cosmos3_serve.weights.model_cache import settle_model_cache
 
 PURPOSE = b"cosmos3 reasoner replicas"
+ONE_MORE = 1  # percent, which Serve rounds up to a whole replica
+STOP_MARGIN_S = 30.0
 
 
 def build_gateways(args: Mapping[str, Any]) -> Any:
@@ -60,7 +62,8 @@ def gateways(setup: ReasonerSetup, gateway: type[Any]) -> Any:
             health_check_period_s=5.0,
             health_check_timeout_s=30.0,
             graceful_shutdown_wait_loop_s=0.2,
-            graceful_shutdown_timeout_s=2.0,  # draining has its own time, before Serve hears of the shutdown
+            graceful_shutdown_timeout_s=setup.settings.drain_timeout_s + STOP_MARGIN_S,
+            max_surge_percent=ONE_MORE,  # they share a port, and the fresh one listens before an old one leaves
             max_constructor_retry_count=2,
             logging_config={"enable_access_log": False},
         )

@@ -26,8 +26,11 @@ class ReplicaRef(NamedTuple):
 
 
 class ReplicaView(NamedTuple):
+    """`leaving`: it serves, and is about to be replaced."""
+
     incarnation: int
     state: ReplicaState
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,12 @@ class Fleet:
         """Replicas that may get a request, without those that have already refused it, ordered by id."""
         refs = (ReplicaRef(i, v.incarnation) for i, v in self.replicas.items() if v.state is ReplicaState.READY)
         return sorted(ref for ref in refs if ref not in refused)
+
+    def homes(self, refused: Collection[ReplicaRef] = ()) -> list[ReplicaRef]:
+        """Of those, the ones where a session may settle: one that is about to leave only where nobody else is ready, or
+        the session would move again."""
+        ready = self.ready(refused)
+        return [ref for ref in ready if not self.replicas[ref.id].leaving] or ready
 
     def busy(self) -> bool:
         """Whether some replica serves at all: if none takes a request then, capacity is missing, not replicas."""

@@ -104,10 +104,20 @@ class FleetCore:
     async def failed(self, replica: str, failure: dict[str, str]) -> None:
         self._roster.failed(replica, failure)
 
+    async def renew(self, yes: bool = True) -> tuple[ReplicaRef, ...]:
+        """See `Roster.renew`."""
+        refs = self._roster.renew(yes)
+        self._wake()
+        return refs
+
     async def end(self) -> None:
         """The whole service drains: gateways hear it with their next view."""
         self._roster.end()
         self._wake()
+
+    async def ending(self) -> bool:
+        """Whether the whole service drains."""
+        return self._roster.draining
 
     async def watch(self, seen: Seen, status: GatewayStatus | None = None, timeout_s: float = 1.0) -> FleetView:
         """The fleet, at once if it is another than `seen`, else after `timeout_s` (loads change all the time)."""

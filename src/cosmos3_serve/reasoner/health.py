@@ -16,11 +16,12 @@ from cosmos3_serve.reasoner.fleet import Fleet, ReplicaRef, ReplicaState, Replic
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """A replica as the control plane knows it: `phase` is starting, ready or draining."""
+    """A replica as the control plane knows it: `phase` is starting, ready or draining; see `Member` for `leaving`."""
 
     ref: ReplicaRef
     max_num_seqs: int
     phase: ReplicaState = ReplicaState.READY
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class HealthBook:
         """The view that decisions are made on; `only`: of one replica, for a decision that no other can change."""
         ids = self._records if only is None else self._records.keys() & {only}
         rows = ((i, self._records[i]) for i in ids)
-        return Fleet({i: ReplicaView(r.spec.ref.incarnation, self._state(r, now)) for i, r in rows})
+        return Fleet({i: ReplicaView(r.spec.ref.incarnation, self._state(r, now), r.spec.leaving) for i, r in rows})
 
     def state(self, ref: ReplicaRef, now: float) -> ReplicaState | None:
         """None: gone, or another incarnation."""

@@ -45,11 +45,12 @@ class Service:
 @dataclass(frozen=True, slots=True)
 class Member:
     """One replica as the control plane knows it. A slot whose replica died is `starting` and has no url until its
-    replacement has registered."""
+    replacement has registered. `leaving`: it serves, and is about to be replaced."""
 
     ref: ReplicaRef
     phase: ReplicaState
     service: Service
+    leaving: bool = False
 
     @property
     def replica_id(self) -> str:
@@ -74,7 +75,7 @@ class Member:
     @property
     def spec(self) -> ReplicaSpec:
         """For `HealthBook.sync`."""
-        return ReplicaSpec(self.ref, self.max_num_seqs, self.phase)
+        return ReplicaSpec(self.ref, self.max_num_seqs, self.phase, self.leaving)
 
 
 @dataclass(frozen=True, slots=True)

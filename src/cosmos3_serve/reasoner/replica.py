@@ -38,6 +38,8 @@ NAME = "replica"
 HEALTH_PERIOD_S = 3.0
 HEALTH_TIMEOUT_S = 30.0
 STOP_MARGIN_S = 30.0
+HEARD_S = 2.0  # gateways watch the fleet; one that chose us a moment ago has sent its question by then
+SEATED_S = 15.0  # a roster that does not know whom it replaces waits for eight seconds of silence
 SHOWN_LINES = 15
 
 
@@ -61,6 +63,9 @@ class ReasonerReplica:
             raise
         self._reporter = Reporter(self._fleet, service, self._engine.load)
         self._reporter.start()
+        # Serve takes it for running once this returns, and may end an old one for it: gateways must know it by then.
+        if not await self._reporter.seated(SEATED_S):
+            log.warning("not_registered_yet")  # the roster is away; it is asked on and on
         self._watch = asyncio.create_task(self._on_exit())
 
     async def _start(self, setup: ReasonerSetup) -> tuple[VllmProcess, Service]:
@@ -112,6 +117,12 @@ class ReasonerReplica:
             log.warning("engine_unhealthy", code=error.stable_code)
             raise
 
+    async def _service_ends(self) -> bool:
+        try:
+            return bool(await self._fleet.call("ending", timeout_s=CALL_S))
+        except FleetAway:
+            return False
+
     async def __del__(self) -> None:  # Serve awaits it before it ends the replica
         """Leave in order: nothing new, then the running answers, then the engine."""
         engine: VllmProcess | None = getattr(self, "_engine", None)
@@ -119,8 +130,10 @@ class ReasonerReplica:
             return
         self._watch.cancel()
         await self._reporter.drain()
-        if not await engine.drained(self._settings.drain_timeout_s):
-            log.warning("drain_incomplete")
+        if not await self._service_ends():  # else gateways have drained already, or given up
+            await asyncio.sleep(HEARD_S)
+            if not await engine.drained(self._settings.drain_timeout_s):
+                log.warning("drain_incomplete")
         await self._reporter.leave()
         await engine.stop(0.0)
 
@@ -144,8 +157,12 @@ def local_checkpoint(setup: ReasonerSetup) -> Path:
     return resolve_checkpoint(setup.settings.model, setup.settings.cache_dir or default_cache()).path
 
 
-def replica_deployment(setup: ReasonerSetup) -> Any:
-    """The replicas as a bound Serve application: one GPU each where the cluster has any."""
+def replica_deployment(setup: ReasonerSetup, surge_percent: int = 0) -> Any:
+    """The replicas as a bound Serve application: one GPU each where the cluster has any.
+
+    Args:
+        surge_percent: of their number, so many more may live while they are replaced.
+    """
     settings: ReasonerSettings = setup.settings
     gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
     return (
@@ -153,6 +170,7 @@ def replica_deployment(setup: ReasonerSetup) -> Any:
         .options(
             name=NAME,
             num_replicas=settings.workers,
+            max_surge_percent=surge_percent,
             max_ongoing_requests=16,
             # The engine's threads are not Ray's to count: on a small machine replicas share what there is.
             ray_actor_options={"num_cpus": 0, "num_gpus": gpus},

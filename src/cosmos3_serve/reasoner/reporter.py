@@ -31,9 +31,17 @@ class Reporter:
         self._task: asyncio.Task[None] | None = None
         self._last = Load()
         self._draining = False
+        self._seated = asyncio.Event()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
+
+    async def seated(self, within_s: float) -> bool:
+        """Wait until the replica has its place, at most so long; whether it has."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._seated.wait()
+        return self._seated.is_set()
 
     async def drain(self) -> None:
         """Ask to get nothing new; the replica stays a member until `leave`."""
@@ -74,6 +82,7 @@ class Reporter:
                     if place is not None:
                         log.info("registered", replica=place.id, again=place == self.ref)
                         self.ref = place
+                        self._seated.set()
                         if self._draining:
                             await self._tell("drain")
             except FleetAway:

@@ -80,7 +80,9 @@ class Roster:
             return self._seat(claim, service, now)
         if now < self._recover_until and not self._full():
             return None
-        name = next((s for s in self._names() if s not in self._slots or self._slots[s].vacant), None)
+        name = next((s for s in self._names() if s in self._slots and self._slots[s].vacant), None)
+        if name is None and len(self._slots) < self._workers:
+            name = self._new_name()
         if name is None:
             if not self._all_heard_since(self._first_asked(service.url, now)):
                 return None
@@ -133,6 +135,14 @@ class Roster:
         self.draining = True
         self._changed()
 
+    def renew(self, yes: bool = True) -> tuple[ReplicaRef, ...]:
+        """Whoever serves now is about to be replaced, or (`yes` False) stays after all; who that is."""
+        present = [slot for slot in self._slots.values() if not slot.vacant]
+        for slot in present:
+            slot.member = replace(slot.member, leaving=yes)
+        self._changed()
+        return tuple(slot.member.ref for slot in present)
+
     def sweep(self, now: float) -> None:
         """Find the silent, and drop slots that nobody took. Call it at least once a second.
 
@@ -147,7 +157,7 @@ class Roster:
             silent = now - slot.heard_at
             if not slot.vacant and silent >= self._lost_after_s:
                 self._vacate(slot, now)
-            elif slot.vacant and silent >= self._forget_after_s and len(self._slots) > self._workers:
+            elif slot.vacant and len(self._slots) > self._workers and (silent >= self._forget_after_s or self._full()):
                 del self._slots[name]
                 self._changed()
 
@@ -202,7 +212,7 @@ class Roster:
         return wanted + sorted(name for name in self._slots if name not in wanted)
 
     def _new_name(self) -> str:
-        number = self._workers
+        number = 0
         while f"{SLOT}{number}" in self._slots:
             number += 1
         return f"{SLOT}{number}"

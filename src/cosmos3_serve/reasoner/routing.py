@@ -287,14 +287,14 @@ class Router:
     ) -> Grant:  # fmt: skip
         """The table is away: what every gateway decides alike, for the table to adopt later."""
         if lease is None:
-            chosen = rendezvous(key, fleet.ready(refused))
+            chosen = rendezvous(key, fleet.homes(refused))
             return Grant("", chosen, Outcome.NEW, Course.PLACE, chosen, HASH_TERM)
         if grant := self.from_lease(lease, fleet, refused, dry=dry):
             return grant
         if course(lease.home, fleet, mode=self.leases.rules.mode, refused=refused) is Course.FOLLOW:
             again = ReplicaRef(lease.home.id, fleet.replicas[lease.home.id].incarnation)
             return Grant("", again, Outcome.MOVED, Course.FOLLOW, again, lease.term + 1)
-        chosen = rendezvous(key, fleet.ready(refused))
+        chosen = rendezvous(key, fleet.homes(refused))
         return Grant("", chosen, Outcome.MOVED, Course.PLACE, chosen, lease.term + 1)
 
     def _granted(self, grant: Grant, fleet: Fleet) -> ReplicaRef:

@@ -1,7 +1,8 @@
 """The reasoner service from its first check to its last process.
 
 Order: everything that can be refused is refused before Ray starts; then the cluster, the registry, gateways and
-replicas; one line that says where; then it waits. A first SIGTERM or SIGINT drains, a second ends at once.
+replicas; one line that says where; then it waits. SIGUSR1 renews what runs, one after another. A first SIGTERM or
+SIGINT drains, a second ends at once.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from typing import Any
 import structlog
 
 from cosmos3_serve.errors import Cosmos3Error, Interrupted, ServiceFailure, StartRefused
-from cosmos3_serve.reasoner.application import affinity_rules, gateways
+from cosmos3_serve.reasoner.application import affinity_rules
+from cosmos3_serve.reasoner.control import RayControl, ask_fleet, overview
 from cosmos3_serve.reasoner.fleet import ReplicaState
 from cosmos3_serve.reasoner.fleet_core import Overview
 from cosmos3_serve.reasoner.prepare import prepare
-from cosmos3_serve.reasoner.setup import APP_NAME, FLEET_ACTOR, NAMESPACE, REPLICAS_APP_NAME, ReasonerSetup, ServedModel
+from cosmos3_serve.reasoner.renewal import Renewal
+from cosmos3_serve.reasoner.setup import APP_NAME, FLEET_ACTOR, REPLICAS_APP_NAME, ReasonerSetup, ServedModel
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.cluster import RayCluster
 from cosmos3_serve.service.http_server import endpoint_url, hold_port
@@ -38,7 +41,6 @@ log = structlog.get_logger(__name__)
 TICK_S = 2.0  # how stale the reaper's list of processes may be
 LOOK_EVERY = 5  # ticks between two looks at the cluster
 POLL_S = 0.3
-ASK_S = 10.0
 LOST_AFTER = 3
 
 OnReady = Callable[[Mapping[str, Any]], None]
@@ -82,7 +84,8 @@ def _serve(settings: ReasonerSettings, stop: StopSignals, on_ready: OnReady | No
         cluster.start()
         stop.install()  # Ray has put handlers of its own in place
         setup = ReasonerSetup(settings, model, port, secrets.token_urlsafe(32))
-        _deploy(setup, gateway)
+        renewal = Renewal(settings, _deploy(setup, gateway))
+        stop.on_renew(renewal.ask)
         cluster.record()
         ready = _wait_ready(setup, cluster, stop)
         if ready is not None:
@@ -90,7 +93,7 @@ def _serve(settings: ReasonerSettings, stop: StopSignals, on_ready: OnReady | No
             write_ready_file(ready)
             if on_ready is not None:
                 on_ready(ready)
-            _watch(cluster, stop)
+            _watch(cluster, stop, renewal)
         log.info("stopping", drain_timeout_s=settings.drain_timeout_s)
         _drain(settings.drain_timeout_s)
     finally:
@@ -103,12 +106,11 @@ def _serve(settings: ReasonerSettings, stop: StopSignals, on_ready: OnReady | No
 # ---- with Ray ------------------------------------------------------------------------------------------------------
 
 
-def _deploy(setup: ReasonerSetup, gateway: type[Any] | None) -> None:
+def _deploy(setup: ReasonerSetup, gateway: type[Any] | None) -> RayControl:
     """Deploy everything. Does not wait: gateways answer while replicas load."""
     from ray import serve
 
     from cosmos3_serve.reasoner.fleet_actor import start_fleet_actor
-    from cosmos3_serve.reasoner.replica import replica_deployment
 
     if gateway is None:
         from cosmos3_serve.reasoner.gateway.deployment import ReasonerGateway
@@ -118,19 +120,9 @@ def _deploy(setup: ReasonerSetup, gateway: type[Any] | None) -> None:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its lines are not JSON
     serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
     start_fleet_actor(setup.fleet, affinity_rules(setup.settings), setup.settings.workers, setup.settings.log_level)
-    targets = [
-        serve.RunTarget(gateways(setup, gateway), name=APP_NAME, route_prefix=None),
-        serve.RunTarget(replica_deployment(setup), name=REPLICAS_APP_NAME, route_prefix=None),
-    ]
-    serve.run_many(targets, wait_for_applications_running=False)
-
-
-def overview() -> Overview:
-    """What the registry knows now. Raises whatever Ray raises when it is away."""
-    import ray
-
-    found: Overview = ray.get(ray.get_actor(FLEET_ACTOR, namespace=NAMESPACE).overview.remote(), timeout=ASK_S)
-    return found
+    control = RayControl(setup, gateway)
+    control.deploy()
+    return control
 
 
 def _wait_ready(setup: ReasonerSetup, cluster: RayCluster, stop: StopSignals) -> dict[str, Any] | None:
@@ -222,8 +214,8 @@ def _described(setup: ReasonerSetup, fleet: Overview, local: bool) -> dict[str, 
     }
 
 
-def _watch(cluster: RayCluster, stop: StopSignals) -> None:
-    """Wait for a signal; note processes for the reaper; end when the cluster is lost.
+def _watch(cluster: RayCluster, stop: StopSignals, renewal: Renewal) -> None:
+    """Wait for a signal; note processes for the reaper; renew if asked; end when the cluster is lost.
 
     Raises:
         ServiceFailure: the cluster no longer answers.
@@ -233,6 +225,7 @@ def _watch(cluster: RayCluster, stop: StopSignals) -> None:
     ticks = missed = 0
     while not stop.wait(TICK_S):
         cluster.record()
+        renewal.step()
         ticks += 1
         if ticks % LOOK_EVERY:
             continue
@@ -248,10 +241,8 @@ def _watch(cluster: RayCluster, stop: StopSignals) -> None:
 
 def _drain(timeout_s: float) -> None:
     """Tell gateways to take nothing new; wait until none of them answers anybody any more."""
-    import ray
-
     try:
-        ray.get(ray.get_actor(FLEET_ACTOR, namespace=NAMESPACE).end.remote(), timeout=ASK_S)
+        ask_fleet("end")
         deadline = time.monotonic() + max(timeout_s, TICK_S)
         time.sleep(TICK_S)  # by then every gateway has heard it, and says what it still answers
         while left := sum(gateway.in_flight for gateway in overview().gateways):

@@ -194,7 +194,7 @@ class SessionTable:
                 there = Grant(self.generation, None, outcome, on_its_way, entry.pending, entry.pending_term)
                 return self._at_home(there, fleet, refused, dry)
         if why is Course.PLACE or entry is None or home is None:
-            return self._place(key, home, fleet.ready(refused), now, dry)
+            return self._place(key, home, fleet.homes(refused), now, dry)
         if why is Course.FOLLOW:
             again = ReplicaRef(home.id, fleet.replicas[home.id].incarnation)
             return Grant(self.generation, again, Outcome.MOVED, why, again, self._next_term(dry))

@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from cosmos3_serve.errors import StartRefused
 
@@ -81,6 +82,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEADER_BYTES:
             raise HeadersTooLarge
         super().on_headers_complete()
+        if getattr(self.server_state, "leaving", False) and self.cycle is not None:
+            self.cycle.keep_alive = False  # the answer says so, and its client goes elsewhere with the next question
 
     def on_response_complete(self) -> None:
         self._stop_timer()  # the keep-alive timer takes over
@@ -101,6 +104,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_timer = None
         if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
+
+
+class _State(ServerState):
+    leaving = False
 
 
 class _Server(uvicorn.Server):
@@ -138,6 +145,7 @@ class HttpServer:
             reset_contextvars=True,
         )
         self._server = _Server(config)
+        self._server.server_state = self._state = _State()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -152,6 +160,16 @@ class HttpServer:
     @property
     def alive(self) -> bool:
         return self._task is not None and not self._task.done() and self._server.started
+
+    def leave(self) -> None:
+        """Listen no longer; answer what still comes on open connections, each for the last time. `stop` follows.
+
+        For a replica that is replaced while others share its port: to close a connection under a question that is on
+        its way would look like a death to the client.
+        """
+        self._state.leaving = True
+        for server in self._server.servers:
+            server.close()
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Accept nothing new, let running answers end within `grace_s`, then cut them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,8 @@ class StopSignals:
     Before the first `wait` there is nothing to end in order, so a signal raises `Stop` at once. Once waiting began, the
     first signal only ends the wait, and a second one raises. After `ignore` none does anything: the clean-up is bounded
     and must not be left half done.
+
+    SIGUSR1 asks for a renewal where the service knows how (`on_renew`); else it is ignored, and never ends anything.
     """
 
     def __init__(self) -> None:
@@ -31,10 +34,11 @@ class StopSignals:
         self._waiting = False
         self._ignored = False
         self._before: dict[signal.Signals, Any] = {}
+        self._renew: Callable[[], None] = lambda: None
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.getsignal(number) for number in NUMBERS}
+            self._before = {number: signal.getsignal(number) for number in (*NUMBERS, signal.SIGUSR1)}
             self.install()
         return self
 
@@ -47,6 +51,11 @@ class StopSignals:
         if self._before:
             for number in NUMBERS:
                 signal.signal(number, self._handle)
+            signal.signal(signal.SIGUSR1, lambda _number, _frame: None if self._ignored else self._renew())
+
+    def on_renew(self, call: Callable[[], None]) -> None:
+        """What SIGUSR1 does from now on: called between two instructions of the main thread, it only takes a note."""
+        self._renew = call
 
     def wait(self, seconds: float) -> bool:
         """Sleep, or return True once a signal came."""

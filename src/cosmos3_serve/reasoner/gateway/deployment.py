@@ -7,7 +7,6 @@ that /health and /ready answer while replicas load. Several gateways of one mach
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import uuid
 from typing import Any
@@ -33,6 +32,7 @@ log = structlog.get_logger(__name__)
 HTTP_GRACE_S = 5.0
 REPORT_S = 0.5
 SERVE_STATUS_S = 5.0
+LINGER_S = 6.0  # clients keep an idle connection for five seconds or so; a question on it is answered meanwhile
 QUIET_S = 2.0  # a drained gateway answers 503 for so long before its port closes
 
 
@@ -106,20 +106,32 @@ class ReasonerGateway:
             report=self._report,
         )
 
-    async def drain(self, timeout_s: float) -> None:
-        """Take nothing new, let answers end, then close the port."""
-        self._front.closing = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._front.idle.wait()
+    async def __del__(self) -> None:  # Serve awaits it before it ends the replica
+        """Leave in order. Where the whole service drains, that had its time already."""
+        if getattr(self, "_tasks", None) is None:
+            return  # it never began
+        if not (self._fleet.draining or self._stopped):
+            await self._leave(self._setup.settings.drain_timeout_s)
         self._stopped = True
         await self._server.stop(HTTP_GRACE_S)
         for task in self._tasks:
             task.cancel()
         await self._upkeep.close()
+        await self._front.router.leases.flush(self._front.clock())
         await self._fleet.stop()
         await self._front.upstream.close()
         await self._front.gate.close()
+
+    async def _leave(self, timeout_s: float) -> None:
+        """The other gateways take what comes to the port; what is here is answered, on connections that then end."""
+        log.info("gateway_leaves", in_flight=self._front.in_flight)
+        self._server.leave()
+        await asyncio.sleep(min(LINGER_S, timeout_s))
+        try:
+            async with asyncio.timeout(max(0.0, timeout_s - LINGER_S)):
+                await self._front.idle.wait()
+        except TimeoutError:
+            log.warning("drain_incomplete", in_flight=self._front.in_flight)
 
     async def check_health(self) -> None:
         """Serve replaces this replica when its HTTP server ended, or when it can never become ready."""
@@ -137,10 +149,17 @@ async def _ask_serve() -> tuple[bool, str]:
 
         found = serve.status().applications
         states = {name: str(getattr(found.get(name), "status", "missing")) for name in (APP_NAME, REPLICAS_APP_NAME)}
-        words = [state.rpartition(".")[2] for state in states.values()]
-        # A replica that is being replaced leaves its application deploying or unhealthy; others serve meanwhile.
-        gateway, replicas = words
-        ok = gateway == "RUNNING" and replicas in ("RUNNING", "DEPLOYING", "UNHEALTHY")
-        return ok, f"gateways {gateway}, replicas {replicas}"
+        return serve_verdict(*(state.rpartition(".")[2] for state in states.values()))
 
     return await asyncio.to_thread(ask)
+
+
+def serve_verdict(gateways: str, replicas: str) -> tuple[bool, str]:
+    """What Serve's two states mean for a gateway that answers.
+
+    Whoever is being replaced leaves its application deploying or unhealthy while others serve. Gateways are replaced
+    beside running replicas; where both deploy, the service starts.
+    """
+    serving = replicas in ("RUNNING", "DEPLOYING", "UNHEALTHY")
+    renewed = gateways == "DEPLOYING" and replicas == "RUNNING"
+    return (gateways == "RUNNING" and serving) or renewed, f"gateways {gateways}, replicas {replicas}"

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from cosmos3_serve.generator.engines.framework.setup import build_setup
-from cosmos3_serve.generator.model import max_ongoing
+from cosmos3_serve.generator.model import STOP_MARGIN_S, max_ongoing
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
 from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
@@ -41,7 +41,8 @@ def model_deployment(settings: GeneratorSettings, checkpoint: Checkpoint, guardr
             "batch_wait_timeout_s": settings.batch_wait_timeout_s,
         },
         graceful_shutdown_wait_loop_s=0.2,
-        graceful_shutdown_timeout_s=2.0,  # draining has its own time, before Serve hears of the shutdown
+        # Where Serve replaces it, what runs finishes first; a shutdown of the service has drained before.
+        graceful_shutdown_timeout_s=settings.drain_timeout_s + STOP_MARGIN_S,
         max_constructor_retry_count=2,
         logging_config={"enable_access_log": False},
         **options,

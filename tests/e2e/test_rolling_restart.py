@@ -1,0 +1,228 @@
+"""Rolling restarts under load, on real Ray: no failed request, sessions move once, what takes a minute survives.
+
+The engines are doubles (`stub_engine.py`, `scripted_engine.py`): what is tried is who is asked, and when whom ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.faults import sample
+from support.fleet import fake_engine, until
+from support.gateway import CHAT, text
+from support.processes import left_after, new_mark
+from support.scripted_service import ScriptedGenerator
+from support.service import client, shared_cache
+
+from cosmos3_serve.reasoner.local import LocalReasoner
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+SESSIONS = [f"session-{number}" for number in range(6)]
+MINUTE_S = 60
+RENEWED_S = 540.0  # four processes start one after another, and a minute's answer is waited for
+
+
+# ---- the reasoner --------------------------------------------------------------------------------------------------
+
+
+class Fleet(LocalReasoner):
+    """The product's service with two replicas over the stub engine, and two gateways."""
+
+    def __init__(self, cache_dir: Path, python: str) -> None:
+        self.mark = new_mark()
+        environ = {
+            "COSMOS3_REASONER_WORKERS": "2",
+            "COSMOS3_REASONER_GATEWAYS": "2",
+            "COSMOS3_REASONER_DRAIN_TIMEOUT_S": "120",
+            "COSMOS3_VLLM_PYTHON": python,
+        }
+        super().__init__({**self.mark, **environ}, cache_dir)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log's lines of one event."""
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        found = (json.loads(line) for line in lines if line.startswith("{") and f'"{name}"' in line)
+        return [line for line in found if line.get("event") == name]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with Fleet(shared_cache(tmp_path_factory), fake_engine(tmp_path, "stub_engine.py")) as running:
+        yield running
+
+
+class Load:
+    """Sessions that ask all the time, and what they were told. No request is repeated here: what fails is counted."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.outcomes: dict[str, list[str]] = {name: [] for name in SESSIONS}
+        self.homes: dict[str, list[str]] = {name: [] for name in SESSIONS}
+        self.failed: Counter[str] = Counter()
+        self.stopped = False
+
+    async def run(self, session: str) -> None:
+        async with httpx.AsyncClient(base_url=self.fleet.url, headers=self.fleet.headers, timeout=60) as http:
+            while not self.stopped:
+                try:
+                    told = await http.post(CHAT, json=text(), headers={"X-Session-ID": session})
+                except httpx.HTTPError as error:
+                    self.failed[type(error).__name__] += 1
+                    continue
+                if told.status_code != 200:
+                    self.failed[f"{told.status_code} {told.text[:200]}"] += 1
+                    continue
+                self.outcomes[session].append(told.headers["x-cosmos3-session"])
+                self.homes[session].append(told.headers["x-cosmos3-replica"])
+                await asyncio.sleep(0.1)
+
+    def way(self, session: str) -> list[tuple[str, str]]:
+        """Where a session was answered and what it was told, without repetitions."""
+        told = list(zip(self.homes[session], self.outcomes[session], strict=True))
+        return [pair for number, pair in enumerate(told) if number == 0 or pair != told[number - 1]]
+
+    async def answered(self, more: int) -> None:
+        """Until every session has had so many more answers."""
+        before = {name: len(found) for name, found in self.outcomes.items()}
+        async with asyncio.timeout(120):
+            while any(len(self.outcomes[name]) < before[name] + more for name in SESSIONS):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def under_load(fleet: Fleet) -> AsyncIterator[Load]:
+    load = Load(fleet)
+    tasks = [asyncio.create_task(load.run(name)) for name in SESSIONS]
+    try:
+        yield load
+    finally:
+        load.stopped = True
+        await asyncio.gather(*tasks)
+
+
+async def long_answer(fleet: Fleet, seconds: int, begun: asyncio.Event) -> tuple[str, float]:
+    """The text of an answer that takes so long, and how long it took. Raises what breaks it."""
+    began = time.monotonic()
+    async with (
+        httpx.AsyncClient(base_url=fleet.url, headers=fleet.headers, timeout=60) as http,
+        http.stream("POST", CHAT, json=text(f"take={seconds}", stream=True)) as told,
+    ):
+        assert told.status_code == 200
+        body = ""
+        async for piece in told.aiter_text():
+            body += piece
+            begun.set()
+    return body, time.monotonic() - began
+
+
+def assert_whole(body: str, seconds: int) -> None:
+    assert body.rstrip().endswith("[DONE]")
+    assert '"error"' not in body
+    assert [f"word-{number} " in body for number in range(seconds)] == [True] * seconds
+
+
+async def test_replicas_and_gateways_are_renewed_under_load(fleet: Fleet) -> None:
+    async with under_load(fleet) as load:
+        await load.answered(5)
+        assert {home for found in load.homes.values() for home in found} == {"replica-0", "replica-1"}
+        begun = asyncio.Event()
+        minute = asyncio.create_task(long_answer(fleet, MINUTE_S, begun))
+        await begun.wait()
+        os.kill(fleet.pid, signal.SIGUSR1)
+        began = time.monotonic()
+        gateways: asyncio.Task[tuple[str, float]] | None = None
+        while not fleet.events("renewed"):
+            assert time.monotonic() - began < RENEWED_S, fleet.log_tail(60)
+            assert not fleet.events("renewal_given_up")
+            if gateways is None and any(e["of"] == "gateways" for e in fleet.events("renewal")):
+                gateways = asyncio.create_task(long_answer(fleet, 30, asyncio.Event()))
+            await asyncio.sleep(0.5)
+        await load.answered(5)
+        body, seconds = await minute
+        assert gateways is not None
+        other, _ = await gateways
+    print(f"renewed in {time.monotonic() - began:.0f} s; answers: {sum(map(len, load.outcomes.values()))}")
+    assert load.failed == {}
+    for name in SESSIONS:
+        print(name, load.way(name))
+    assert {name: found.count("moved") for name, found in load.outcomes.items()} == dict.fromkeys(SESSIONS, 1)
+    assert seconds >= MINUTE_S
+    assert_whole(body, MINUTE_S)
+    assert_whole(other, 30)
+    assert len(fleet.events("gateway_started")) == 4
+    assert len(fleet.events("gateway_leaves")) == 2
+    assert fleet.events("drain_incomplete") == []
+    fleet.terminate()
+    assert await asyncio.to_thread(fleet.wait, 120) == 0
+    assert left_after(fleet.mark) == {}
+
+
+# ---- the generator -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow  # not seen to pass yet: all but the client's last look at the double's pictures went as it should
+def test_a_generation_of_a_minute_survives_the_restart_and_what_waits_goes_on_after_it(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The client is the product's command, and knows nothing of the restart."""
+    environ = {
+        "NPA_COSMOS3_RAY_OUTPUT_DIR": str(tmp_path / "outputs"),
+        "NPA_COSMOS3_RAY_MAX_BATCH_SIZE": "1",
+        "COSMOS3_DRAIN_TIMEOUT_S": "100",
+    }
+    service = ScriptedGenerator(environ, shared_cache(tmp_path_factory))
+    batch = tmp_path / "batch.json"
+    samples = [sample("minute", "pace=2", steps=MINUTE_S // 2), sample("waits"), sample("waits-too")]
+    batch.write_text(json.dumps({"samples": samples, "request_id": "over-the-restart"}))
+    with service:
+        service.environ["NPA_COSMOS3_RAY_PORT"] = service.url.rsplit(":", 1)[1]
+        command = [
+            *(sys.executable, "-m", "cosmos3_serve.cli.main", "ray-batch", "--input-path", str(batch)),
+            *("--output-path", str(tmp_path / "published"), "--endpoint", service.url, "--timeout", "600"),
+            *(
+                "--expected-revision",
+                service.ready["framework_revision"],
+                "--journal-dir",
+                str(tmp_path / "journal"),
+                "--json",
+            ),
+        ]
+        submitted = subprocess.Popen(
+            command, env={**os.environ, **service.environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            with client(service) as http:
+                view = lambda: http.get("/v1/batches/over-the-restart").json()["samples"]  # noqa: E731
+                until(lambda: view()[0].get("step"), 120)
+                began = time.monotonic()
+                service.terminate()
+                until(lambda: service.exit_code is not None, 180)
+            drained = time.monotonic() - began
+            assert service.exit_code == 0
+            assert drained > MINUTE_S / 2, "it waited for the sample that ran"
+            assert submitted.poll() is None, "the client is still there"
+            service.launch().wait_ready()
+            out, err = submitted.communicate(timeout=240)
+        finally:
+            submitted.kill()
+    assert submitted.returncode == 0, err[-3000:]
+    manifest = json.loads((tmp_path / "published" / "provenance.json").read_text())
+    assert manifest["status"] == "completed"
+    runs = (tmp_path / "runs.log").read_text().split()
+    asked = [key.rpartition("/")[2] for key in runs if key.startswith("over-the-restart/")]
+    assert sorted(asked) == ["minute", "waits", "waits-too"], "each ran once"
+    print(f"drained in {drained:.0f} s; {out[:80]}")

@@ -1,0 +1,62 @@
+"""A STUB of a vLLM server as a process of its own, run as a script: `StubReplica` at the address that a replica gives.
+
+`take=N` in a question makes its answer N words, one a second; else it comes at once. Its metrics say what it works on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parent / "src")]
+
+from aiohttp import web  # noqa: E402
+from support.stub_replica import StubReplica  # noqa: E402
+
+from cosmos3_serve.reasoner.replica_secret import SECRET_ENV  # noqa: E402
+
+PACE_S = 1.0
+
+
+class StubEngine(StubReplica):
+    async def _metrics(self, _: web.Request) -> web.Response:
+        rows = {"running": self.running, "waiting": 0}
+        return web.Response(text="".join(f'vllm:num_requests_{k}{{engine="0"}} {v}.0\n' for k, v in rows.items()))
+
+    async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        found = re.search(r"take=(\d+)", json.dumps(body["messages"]))
+        if found is None:
+            return await super()._stream(request, body)
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        await answer.prepare(request)
+        await self.event(answer, {"role": "assistant", "content": ""})
+        for number in range(int(found[1])):
+            await self.event(answer, {"content": f"word-{number} "})
+            await asyncio.sleep(PACE_S)
+        await self.event(answer, {}, finish_reason="stop")
+        await answer.write(b"data: [DONE]\n\n")
+        await answer.write_eof()
+        return answer
+
+
+async def serve(port: int) -> None:
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    stub = StubEngine("stub", os.environ[SECRET_ENV])
+    await stub.start(port)
+    await ended.wait()
+    await stub.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    asyncio.run(serve(parser.parse_known_args()[0].port))
