@@ -14,7 +14,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 STATUS = "PASS_DIFFUSERS_RANDOM_UNGUARDED_CPU"
 
 
-@pytest.mark.slow  # until it has run here as a test; the same command was run by hand
 def test_it_starts_a_service_proves_what_ran_and_leaves_nothing_running(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -15,8 +15,6 @@ from cosmos3_serve.errors import ServiceFailure
 from cosmos3_serve.weights.assets import GUARDRAIL_1_0
 
 pytestmark = pytest.mark.e2e
-# In the slow lane until they have passed once: the machine was taken when they were written.
-unrun = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +133,6 @@ def test_a_start_that_is_refused_starts_no_ray(
     assert problem["remedy"] and problem["ray_imported"] is False
 
 
-@unrun
 def test_checkers_that_do_not_load_refuse_the_start_before_a_model_is_deployed(
     hub: StubHub, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -145,7 +142,6 @@ def test_checkers_that_do_not_load_refuse_the_start_before_a_model_is_deployed(
     assert MODEL_DEPLOYED not in log
 
 
-@unrun
 def test_the_model_cache_is_exported_to_every_process(
     hub: StubHub, tmp_path_factory: pytest.TempPathFactory, guarded: GuardedGenerator
 ) -> None:
@@ -159,7 +155,6 @@ def test_the_model_cache_is_exported_to_every_process(
         assert f"npa-guardrail-nltk-data/{REVISION_1_0}" in process.environ()["NLTK_DATA"].split(":")[0]
 
 
-@unrun
 def test_a_text_guard_that_dies_fails_closed_and_comes_back(guarded: GuardedGenerator) -> None:
     import psutil
 

@@ -48,7 +48,6 @@ def test_image2image_goes_through_where_the_service_is_a_double_of_the_framework
         assert server.generated.keys() == {f"{request_id}/live-text", f"{request_id}/live-implicit"}
 
 
-@pytest.mark.slow  # until it has run here: the machine's queue for heavy runs was longer than the session
 def test_it_passes_against_a_real_service(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     mark = new_mark()
     flags = [
