@@ -21,7 +21,8 @@ from cosmos3_serve.errors import Refusal, StartRefused, UsageError
 
 # A folder with the operators' own CRDs (nvidia.com_dynamographdeployments.yaml, ray.io_rayservices.yaml): they are not
 # ours to carry. Where it is named, everything that is rendered is checked against them, too.
-CRDS = os.environ.get("COSMOS3_CRD_DIR", "")
+KUBERAY = json.loads((Path(__file__).parent / "schemas" / "rayservice-v1.json").read_text(encoding="utf-8"))
+CRDS = os.environ.get("COSMOS3_CRD_DIR", "")  # more of the operators' own definitions
 
 
 def documents() -> list[dict[str, Any]]:
@@ -163,21 +164,42 @@ def test_pod_templates_are_found_at_any_depth() -> None:
     ]
 
 
-@pytest.mark.skipif(not CRDS, reason="COSMOS3_CRD_DIR names no folder with the operators' own CRDs; checked condensed")
-def test_what_is_rendered_fits_the_operators_own_definitions() -> None:
+def kuberay() -> dict[tuple[str, str], Any]:
+    key = (f"{KUBERAY['group']}/{KUBERAY['version']}", KUBERAY["kind"])
+    return {key: closed(KUBERAY["openAPIV3Schema"])}
+
+
+def test_ray_services_fit_kuberays_own_definition() -> None:
+    assert fitting(kuberay()) == 2
+
+
+@pytest.mark.parametrize("at", ["serveConfigV2", "rayClusterConfig"])
+def test_what_does_not_fit_it_is_seen(at: str) -> None:
+    (definition,) = kuberay().values()
+    wrong = next(document for document in documents() if document["kind"] == "RayService")
+    jsonschema.Draft202012Validator(definition).validate(wrong)
+    wrong["spec"][at + "s"] = wrong["spec"].pop(at)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(definition).validate(wrong)
+
+
+@pytest.mark.skipif(not CRDS, reason="COSMOS3_CRD_DIR names no folder with more of the operators' own definitions")
+def test_what_is_rendered_fits_other_definitions() -> None:
     known: dict[tuple[str, str], Any] = {}
     for path in Path(CRDS).glob("*.yaml"):
         for crd in yaml.safe_load_all(path.read_text()):
             for version in crd["spec"]["versions"]:
                 key = (f"{crd['spec']['group']}/{version['name']}", crd["spec"]["names"]["kind"])
                 known[key] = closed(version["schema"]["openAPIV3Schema"])
-    seen = 0
-    for document in documents():
-        key = (document["apiVersion"], document["kind"])
-        if key in known:
-            seen += 1
-            jsonschema.Draft202012Validator(known[key]).validate(document)
-    assert seen, f"none of {sorted(known)} was rendered"
+    assert fitting(known), f"none of {sorted(known)} was rendered"
+
+
+def fitting(known: dict[tuple[str, str], Any]) -> int:
+    """How many rendered documents have a definition here; each fits it."""
+    found = [d for d in documents() if (d["apiVersion"], d["kind"]) in known]
+    for document in found:
+        jsonschema.Draft202012Validator(known[document["apiVersion"], document["kind"]]).validate(document)
+    return len(found)
 
 
 def closed(node: Any) -> Any:
