@@ -9,7 +9,7 @@ import httpx
 import pytest
 from support.bench_server import BenchServer, Faults, bench_server
 
-from cosmos3_serve.bench import report
+from cosmos3_serve.bench import report, run_folder
 from cosmos3_serve.bench.media_server import serve_videos
 from cosmos3_serve.bench.proxy import Recorded
 from cosmos3_serve.bench.reasoner import Known, Places, in_turns, prepare, run
@@ -49,8 +49,8 @@ async def test_a_valid_run_has_figures_and_can_be_read_back(clips: Path, tmp_pat
     assert rows[0].cached_share == pytest.approx(800 / 1440)
     assert len(rows[0].ttft_by_turn_ms) == 3
     assert report.read(tmp_path / "run") == found
-    assert "weights: random" in (tmp_path / "run" / report.PAGE).read_text()
-    assert (tmp_path / "run" / report.TABLE).read_text().count("\n") == 3
+    assert "weights: random" in (tmp_path / "run" / run_folder.PAGE).read_text()
+    assert (tmp_path / "run" / run_folder.TABLE).read_text().count("\n") == 3
     with pytest.raises(Cosmos3Error) as refused:
         report.write(found, tmp_path / "run")
     assert refused.value.stable_code == "run_exists"
@@ -82,8 +82,8 @@ async def test_a_server_that_misbehaves_leaves_no_figure(clips: Path, tmp_path: 
         report.write(found, tmp_path)
     assert (refused.value.stable_code, refused.value.exit_code) == ("run_invalid", 3)
     assert code in [error.field for error in refused.value.errors]
-    assert not (tmp_path / report.TABLE).exists() and not (tmp_path / report.PAGE).exists()
-    head = json.loads((tmp_path / report.RUN).read_text())
+    assert not (tmp_path / run_folder.TABLE).exists() and not (tmp_path / run_folder.PAGE).exists()
+    head = json.loads((tmp_path / run_folder.RUN).read_text())
     assert head["valid"] is False and "levels" not in head
     assert len((tmp_path / report.RECORDS).read_text().splitlines()) == 24, "the records are kept"
     with pytest.raises(Cosmos3Error):

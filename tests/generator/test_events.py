@@ -60,6 +60,9 @@ async def test_steps_are_told_and_do_not_pile_up(core: Core) -> None:
     stream = core.coordinator.events("r1", tenant="t")
     seen = [await anext(stream) for _ in range(3)]
     assert told(seen) == ["batch:queued", "batch:running", "a:running"]
+    await until(
+        lambda: bool(core.engine.calls)
+    )  # its folder is made in a thread first; the clock would not wait for it
     for step in range(1, 50):
         core.engine.steps = {"r1/a": (step, 100)}
         await core.clock.advance(1)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from cosmos3_serve.bench.records import Request, Run
+from cosmos3_serve.bench.run_folder import RunFolder, cell
 from cosmos3_serve.bench.statistics import Level, levels
 from cosmos3_serve.bench.validity import check, require_valid
-from cosmos3_serve.errors import InputError
 
-RECORDS, RUN, TABLE, PAGE = "requests.jsonl", "run.json", "table.csv", "report.md"
+RECORDS = "requests.jsonl"
 COLUMNS = (
     "concurrency", "repeat", "requests", "wall_s", "requests_per_s", "output_tokens_per_s", "ttft_mean_ms",
     "ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p95_ms", "itl_p99_ms", "latency_p50_ms",
@@ -32,23 +29,14 @@ def write(run: Run, directory: Path) -> list[Level]:
         Refusal: code `run_invalid`, after the records and the findings were written; no file then holds a figure.
         InputError: the directory holds another run already, or cannot be written.
     """
-    require_new(directory)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make {directory}: {error.strerror}") from None
-    lines = "".join(request.model_dump_json(exclude_none=True) + "\n" for request in run.requests)
-    (directory / RECORDS).write_text(lines, encoding="utf-8")
+    folder = _folder(directory)
+    folder.keep(request.model_dump_json(exclude_none=True) for request in run.requests)
     findings = check(run)
-    head = run.model_dump(mode="json", exclude={"requests"})
-    head |= {"valid": not findings, "findings": [f"{finding.code}: {finding.as_text()}" for finding in findings]}
     rows = [] if findings else levels(run)
-    if rows:
-        head["levels"] = [row.model_dump(mode="json") for row in rows]
-    (directory / RUN).write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
+    figures = {"levels": [row.model_dump(mode="json") for row in rows]}
+    folder.conclude(run.model_dump(mode="json", exclude={"requests"}), findings, figures)
     require_valid(run)
-    (directory / TABLE).write_text(table(rows), encoding="utf-8")
-    (directory / PAGE).write_text(markdown(run, rows), encoding="utf-8")
+    folder.show(table(rows), markdown(run, rows))
     return rows
 
 
@@ -59,18 +47,9 @@ def read(directory: Path) -> Run:
         InputError: code `run_unreadable`.
         Refusal: code `run_invalid`: its records do not hold what its figures would claim.
     """
-    try:
-        head = json.loads((directory / RUN).read_text(encoding="utf-8"))
-        for name in ("valid", "findings", "levels"):
-            head.pop(name, None)
-        with (directory / RECORDS).open(encoding="utf-8") as file:
-            run = Run(**head, requests=[Request.model_validate_json(line) for line in file])
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise unreadable(directory, f"{place}: {first['msg']}") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise unreadable(directory, str(error)) from None
+    run = _folder(directory).restore(
+        lambda head, lines: Run(**head, requests=[Request.model_validate_json(line) for line in lines])
+    )
     require_valid(run)
     return run
 
@@ -133,24 +112,10 @@ def markdown(run: Run, rows: list[Level]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def unreadable(directory: Path, why: str) -> InputError:
-    """The failure of a directory whose files are no run."""
-    return InputError(f"{directory} holds no run that can be read: {why.splitlines()[0]}", code="run_unreadable")
-
-
 def require_new(directory: Path) -> None:
-    """
-    Raises:
-        InputError: the directory holds a run already (code `run_exists`).
-    """
-    if (directory / RUN).exists() or (directory / RECORDS).exists():
-        raise InputError(
-            f"{directory} holds a run already",
-            code="run_exists",
-            remedy="name another --output; a run is never replaced",
-        )
+    """Raises InputError: the directory holds a run already (code `run_exists`)."""
+    _folder(directory).require_new()
 
 
-def cell(value: Any) -> Any:
-    """A value as a CSV carries it."""
-    return f"{value:.6g}" if isinstance(value, float) else value
+def _folder(directory: Path) -> RunFolder:
+    return RunFolder(directory, RECORDS, figures=("levels",))

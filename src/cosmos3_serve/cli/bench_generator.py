@@ -42,7 +42,6 @@ def generator(
     """
     from pydantic import ValidationError
 
-    from cosmos3_serve.bench import report as files
     from cosmos3_serve.bench.generator import plots, report
     from cosmos3_serve.bench.generator.arrivals import Arrivals
     from cosmos3_serve.bench.generator.records import Run, Workload
@@ -60,7 +59,7 @@ def generator(
         raise UsageError(f"no such run: {first_error(error)}") from None
     if len(set(workload.keys())) != len(workload.keys()):
         raise UsageError("--arrivals and --shapes want each of their parts once")
-    files.require_new(output_dir)
+    report.require_new(output_dir)
     where, token = endpoint_of(endpoint), token_of(token_env)
 
     async def run() -> Run:

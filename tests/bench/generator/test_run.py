@@ -10,6 +10,7 @@ from PIL import Image
 from support.bench_generator import TOKEN, BenchGenerator
 from support.bench_server import Faults, bench_server
 
+from cosmos3_serve.bench import run_folder
 from cosmos3_serve.bench.generator import plots, report
 from cosmos3_serve.bench.generator.arrivals import Arrivals
 from cosmos3_serve.bench.generator.records import Run, Workload
@@ -52,9 +53,9 @@ async def test_a_valid_run_has_figures_and_can_be_read_back(tmp_path: Path) -> N
     assert mixed.frames_per_s == pytest.approx(3 * mixed.samples_per_s)
     assert list(rows[0].phases) == ["queue", "inference"]
     assert report.read(tmp_path / "run") == found
-    page = (tmp_path / "run" / report.PAGE).read_text()
+    page = (tmp_path / "run" / run_folder.PAGE).read_text()
     assert "weights: random" in page and "What throughput includes." in page and "the download of every" in page
-    assert (tmp_path / "run" / report.TABLE).read_text().count("\n") == 17
+    assert (tmp_path / "run" / run_folder.TABLE).read_text().count("\n") == 17
     with pytest.raises(Cosmos3Error) as refused:
         report.write(found, tmp_path / "run")
     assert refused.value.stable_code == "run_exists"
@@ -97,7 +98,7 @@ async def test_a_server_of_the_baselines_contract_has_no_figures_of_batches(tmp_
     row = report.write(found, tmp_path / "run")[0]
     assert (row.coalesced, row.inference, row.phases) == (None, None, {})
     assert found.service.weights == "unknown"
-    assert "not told" in (tmp_path / "run" / report.PAGE).read_text()
+    assert "not told" in (tmp_path / "run" / run_folder.PAGE).read_text()
     assert {path.stem for path in plots.draw(found, tmp_path)} == {"throughput", "latency"}
 
 
@@ -124,8 +125,8 @@ async def test_a_server_that_misbehaves_leaves_no_figure(tmp_path: Path, fault: 
         report.write(found, tmp_path)
     assert (refused.value.stable_code, refused.value.exit_code) == ("run_invalid", 3)
     assert INVALID[fault] in [error.field for error in refused.value.errors]
-    assert not (tmp_path / report.TABLE).exists() and not (tmp_path / report.PAGE).exists()
-    head = json.loads((tmp_path / report.RUN).read_text())
+    assert not (tmp_path / run_folder.TABLE).exists() and not (tmp_path / run_folder.PAGE).exists()
+    head = json.loads((tmp_path / run_folder.RUN).read_text())
     assert head["valid"] is False and "rows" not in head and "samples_per_s" not in json.dumps(head)
     assert len((tmp_path / report.RECORDS).read_text().splitlines()) == 8, "the records are kept"
     with pytest.raises(Cosmos3Error):

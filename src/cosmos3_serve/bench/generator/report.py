@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from cosmos3_serve.bench.generator.records import Run, Sample
 from cosmos3_serve.bench.generator.statistics import Row, rows
 from cosmos3_serve.bench.generator.validity import check, require_valid
-from cosmos3_serve.bench.report import PAGE, RUN, TABLE, cell, require_new, unreadable
-from cosmos3_serve.errors import InputError
+from cosmos3_serve.bench.run_folder import RunFolder, cell
 
 RECORDS = "samples.jsonl"
 FIXED = (
@@ -33,23 +29,14 @@ def write(run: Run, directory: Path) -> list[Row]:
         Refusal: code `run_invalid`, after the records and the findings were written; no file then holds a figure.
         InputError: the directory holds another run already, or cannot be written.
     """
-    require_new(directory)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make {directory}: {error.strerror}") from None
-    (directory / RECORDS).write_text("".join(s.model_dump_json() + "\n" for s in run.samples), encoding="utf-8")
+    folder = _folder(directory)
+    folder.keep(sample.model_dump_json() for sample in run.samples)
     findings = check(run)
-    head = run.model_dump(mode="json", exclude={"samples"})
-    head |= {"valid": not findings, "findings": [f"{finding.code}: {finding.as_text()}" for finding in findings]}
     found = [] if findings else rows(run)
-    if found:
-        head["rows"] = [row.model_dump(mode="json") for row in found]
-        head["includes"] = includes(run)
-    (directory / RUN).write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
+    figures = {"rows": [row.model_dump(mode="json") for row in found], "includes": includes(run)}
+    folder.conclude(run.model_dump(mode="json", exclude={"samples"}), findings, figures)
     require_valid(run)
-    (directory / TABLE).write_text(table(found), encoding="utf-8")
-    (directory / PAGE).write_text(markdown(run, found), encoding="utf-8")
+    folder.show(table(found), markdown(run, found))
     return found
 
 
@@ -60,19 +47,20 @@ def read(directory: Path) -> Run:
         InputError: code `run_unreadable`.
         Refusal: code `run_invalid`.
     """
-    try:
-        head = json.loads((directory / RUN).read_text(encoding="utf-8"))
-        for name in ("valid", "findings", "rows", "includes"):
-            head.pop(name, None)
-        with (directory / RECORDS).open(encoding="utf-8") as file:
-            run = Run(**head, samples=[Sample.model_validate_json(line) for line in file])
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise unreadable(directory, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise unreadable(directory, str(error)) from None
+    run = _folder(directory).restore(
+        lambda head, lines: Run(**head, samples=[Sample.model_validate_json(line) for line in lines])
+    )
     require_valid(run)
     return run
+
+
+def require_new(directory: Path) -> None:
+    """Raises InputError: the directory holds a run already (code `run_exists`)."""
+    _folder(directory).require_new()
+
+
+def _folder(directory: Path) -> RunFolder:
+    return RunFolder(directory, RECORDS, figures=("rows", "includes"))
 
 
 def includes(run: Run) -> str:
