@@ -14,6 +14,7 @@ from cosmos3_serve.generator.local import LocalGenerator
 STAGES = {
     "checks": "interpreter, imports, every refusal that needs no cluster",
     "ray": "Ray's own processes are up",
+    "guardrails": "guardrails asked for are proven to be there (here: none are, the operator opted out)",
     "deployed": "Serve's controller runs and has the application",
     "ingress": "the port answers",
     "engine": "the model replica has imported, loaded its weights and answered",
