@@ -163,7 +163,10 @@ class Bench:
         if own and not self.dry:
             await self.guarded(own.traced(), own.name)
         await self.guarded(best.whole([2, 1], quick=self.dry), best.name)
-        if own and own is not best and self.left() > 55:
+        for other in single:
+            if other is not best and other.name in self.args.whole.split(",") and self.left() > 55:
+                await self.guarded(other.whole([2], quick=self.dry), other.name)
+        if own and own is not best and own.name not in self.args.whole.split(",") and self.left() > 55:
             await self.guarded(own.whole([2], quick=self.dry), own.name)
         pair = next((s for s in alive if len(s.gpus) == 2), None)
         if pair and self.left() > 30:
@@ -202,6 +205,7 @@ def main() -> None:
     parser.add_argument("--known", type=Path, help="folder of vLLM's model infos, to save each engine a look")
     parser.add_argument("--gpus", type=int, choices=(1, 2), default=1)
     parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--whole", default="", help="variants that get both mixes even if they do not rank best")
     parser.add_argument("--both", default="all", help="the variant that runs on both GPUs")
     parser.add_argument("--budget", type=float, default=540, help="seconds for everything")
     parser.add_argument(

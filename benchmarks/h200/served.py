@@ -95,7 +95,10 @@ class Served:
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 
-    def client(self) -> Client:
+    def client(self, *, straight: bool = False) -> Client:
+        """Of the gateway; `straight`: of the first engine, which shows what the gateway adds."""
+        if straight:
+            return Client(self.state["engines"][0], dict([self.state["header"]]))
         return Client(self.state["url"], {"Authorization": f"Bearer {self.state['token']}"})
 
     async def engine(self, method: str, path: str) -> str:
@@ -113,20 +116,22 @@ class Served:
         number = first + job.session
         return body(self.state["model"], self.bench.clip(number), question(number, job.turn), tokens)
 
-    async def cell(self, kind: str, at_once: int, groups: Sequence[Sequence[Job]], *, turns: bool = False) -> None:
+    async def cell(
+        self, kind: str, at_once: int, groups: Sequence[Sequence[Job]], *, turns: bool = False, straight: bool = False
+    ) -> None:
         """Measure one cell and keep its figures, or why it is invalid."""
         bench, jobs = self.bench, [job for group in groups for job in group]
         first = bench.fresh(len({job.session for job in jobs}))
 
         bodies = {job: self.body(first, job, TOKENS) for job in jobs}
-        await self._measure(kind, at_once, jobs, bodies, turns=turns, groups=groups)
+        await self._measure(kind, at_once, jobs, bodies, turns=turns, groups=groups, straight=straight)
 
     async def _measure(
         self, kind: str, at_once: int, jobs: Sequence[Job], bodies: dict[Job, bytes], *, turns: bool,
-        groups: Sequence[Sequence[Job]], primed: bool = False,
+        groups: Sequence[Sequence[Job]], straight: bool = False,
     ) -> None:  # fmt: skip
         before = counts(await self.engine("GET", "/metrics"))
-        async with self.client() as client:
+        async with self.client(straight=straight) as client:
             began = time.perf_counter()
             if turns:
                 answers = await in_turn(client, jobs, bodies.__getitem__, at_once)
@@ -134,7 +139,7 @@ class Served:
                 answers = await in_sessions(client, groups, bodies.__getitem__, at_once)
             wall = time.perf_counter() - began
         engine = await self._grown(before, len(jobs))
-        cold = 0 if primed else sum(job.cold for job in jobs)
+        cold = sum(job.cold for job in jobs)
         row: dict[str, Any] = {
             "variant": self.name,
             "kind": kind,
@@ -180,6 +185,7 @@ class Served:
         await self.cell("warm", 1, [[Job(0, turn) for turn in range(7)]])
         await self.cell("warm", 2, [[Job(n, turn) for turn in range(9)] for n in range(2)])
         await self.cell("cold", 1, [[Job(n, 0)] for n in range(5)])
+        await self.cell("straight", 1, [[Job(n, 0)] for n in range(5)], straight=True)
 
     async def whole(self, levels: Sequence[int], *, quick: bool = False) -> None:
         """Both mixes; `levels` are requests in flight, all GPUs together, the most telling first."""

@@ -1,6 +1,6 @@
 #!/bin/bash
 # On the GPU machine: unpack what pack.py made, tune the kernel under test, measure. Everything it finds goes to OUT.
-#     start.sh BUNDLE OUT GPUS BUDGET [VARIANTS [BOTH]]
+#     start.sh BUNDLE OUT GPUS BUDGET [VARIANTS [BOTH [WHOLE]]]
 set -u
 BUNDLE=$(cd "$1" && pwd); OUT=$2; GPUS=$3; BUDGET=$4; HERE=$(cd "$(dirname "$0")" && pwd); REPO=$(pwd)
 WORK=${H200_WORK:-/tmp/h200}; SITE=$WORK/site; mkdir -p $SITE $WORK/run "$OUT"; BEGAN=$(date +%s)
@@ -21,7 +21,7 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader; n
 echo "[$(($(date +%s) - BEGAN)) s] compiled"
 [ -n "${DRY:-}" ] || (cd $HERE && CUDA_VISIBLE_DEVICES=0 timeout 200 python3 tune.py $WORK/run/plans.json > "$OUT/tune.log" 2>&1; cp $WORK/run/plans*.json "$OUT/") &
 python3 "$HERE/run.py" --out "$OUT" --work $WORK/run --model $WORK/model --clips $WORK/clips --python $WORK/py \
-  --known "$BUNDLE/modelinfos" --gpus "$GPUS" --budget $((BUDGET - $(date +%s) + BEGAN)) ${DRY:+--dry} ${5:+--variants "$5"} ${6:+--both "$6"}
+  --known "$BUNDLE/modelinfos" --gpus "$GPUS" --budget $((BUDGET - $(date +%s) + BEGAN)) ${DRY:+--dry} ${5:+--variants "$5"} ${6:+--both "$6"} ${7:+--whole "$7"} ${MEASURE:+--measure "$MEASURE"}
 [ -n "${DRY:-}" ] || cat "$OUT/tune.log"
 for log in $WORK/run/*/engine.log $WORK/run/*/service.log; do echo "== $log"; tail -c 60000 "$log"; done > "$OUT/logs.txt" 2>/dev/null
 xz -T0 -f "$OUT/logs.txt"; xz -T0 -f "$OUT/raw.json"
