@@ -98,7 +98,11 @@ def test_sigterm_drains_and_leaves_nothing(fleet: PlainFleet) -> None:
 
 
 @pytest.mark.parametrize(
-    ("behave", "code", "exit_code"), [("model", "model_refused", 3), ("import-error", "vllm_import_failed", 3)]
+    ("behave", "code", "exit_code"),
+    [
+        ("model", "model_refused", 3),
+        pytest.param("import-error", "vllm_import_failed", 3, marks=pytest.mark.slow),  # tests/reasoner has the words
+    ],
 )
 def test_a_fleet_whose_engines_cannot_start_ends_with_their_reason(
     behave: str, code: str, exit_code: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory

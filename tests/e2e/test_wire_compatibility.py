@@ -13,6 +13,7 @@ import pytest
 from obstore.store import S3Store
 from PIL import Image
 from support import baseline_client
+from support.live import assert_passed, run_live_check
 from support.processes import left_after, new_mark
 from support.service import shared_cache
 
@@ -29,6 +30,7 @@ IMAGE = {"model_mode": "text2image", "num_steps": 2}
 def s3():
     with LocalS3() as server:
         server.create_bucket("wire")
+        server.create_bucket("live")
         yield server
 
 
@@ -48,7 +50,8 @@ def service(s3, tmp_path_factory):
         obstore.put(store, key, path)
     flags = [
         *("--host", "127.0.0.1", "--port", "0", "--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails"),
-        *("--device", "cpu", "--allowed-s3-roots", "s3://wire/inputs", "--output-path", str(root / "outputs")),
+        *("--device", "cpu", "--allowed-s3-roots", "s3://wire/inputs,s3://live/owned"),
+        *("--output-path", str(root / "outputs")),
         *("--drain-timeout-s", "5", "--cache-dir", str(shared_cache(tmp_path_factory))),
     ]
     with ServeCommand(flags, {**s3.environ, **mark}, shared_cache(tmp_path_factory)) as running:
@@ -163,3 +166,17 @@ def test_ready_health_models_and_system_info_keep_the_baseline_fields(service) -
         assert {
             *("accelerators", "ray_cluster_resources", "framework_revision", "server_source_revision"),
         } <= http.get("/system-info").json().keys()
+
+
+def test_the_operators_live_check_passes(service) -> None:
+    """On this engine its conditioned sample is image2video; image2image is refused by name and needs the framework."""
+    done = run_live_check(
+        {
+            **service.environ,
+            "NPA_INTEGRATION_E2E": "1",
+            "NPA_COSMOS3_RAY_ENDPOINT": service.url,
+            "NPA_COSMOS3_RAY_LIVE_OUTPUT_URI": "s3://live/owned/prefix/",
+            "NO_PROXY": "127.0.0.1",
+        }
+    )
+    assert_passed(done)
