@@ -122,6 +122,39 @@ def test_probes_ask_with_the_services_token(service: str) -> None:
     assert found["ports"] == [{"name": "serve", "containerPort": 8000}]
 
 
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_head_names_the_port_that_the_operator_makes_the_service_of(service: str) -> None:
+    on_head, on_worker = (
+        {port["name"]: port["containerPort"] for port in template["spec"]["containers"][0]["ports"]}
+        for template in templates(service)
+    )
+    assert on_head["serve"] == on_worker["serve"] == applications.PORT
+    # Without it the operator makes no Service: the rule that finds it out in a manifest changed by hand.
+    document = ray_service(service, "settings.guardrails=off") if service == "generator" else ray_service(service)
+    group = document["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    assert check([document]) == []
+    group["ports"][-1]["containerPort"] = 8001
+    (found,) = check([document])
+    assert found.code == "serve_port" and "workerGroupSpecs.0" in found.field and "8000 here and 8001" in found.text
+    group["ports"].pop()
+    (found,) = check([document])
+    assert found.code == "serve_port" and "headGroupSpec" in found.field and "no port is named serve" in found.text
+
+
+@pytest.mark.parametrize(
+    ("sets", "right"),
+    [
+        (("worker.gpus=2",), ("worker.gpus=2", "settings.engine=framework", "settings.parallelism_preset=latency")),
+        (("worker.gpus=2", "settings.engine=framework"), ("worker.gpus=1", "settings.engine=framework")),
+        (("settings.world_size=4",), ("settings.world_size=1",)),
+    ],
+)
+def test_gpus_that_an_engine_would_refuse_are_found_before(sets: tuple[str, ...], right: tuple[str, ...]) -> None:
+    (found,) = check([ray_service("generator", "settings.guardrails=off", *sets)])
+    assert found.code == "placement" and found.field.endswith("applications.0.args") and "worker.gpus" in found.text
+    assert check([ray_service("generator", "settings.guardrails=off", *right)]) == []
+
+
 @pytest.mark.parametrize(("service", "seconds"), [("generator", 600), ("reasoner", 60), ("generator", 1800)])
 def test_the_grace_period_comes_from_the_settings(service: str, seconds: int) -> None:
     sets = (f"settings.drain_timeout_s={seconds}",)
@@ -212,7 +245,25 @@ def test_a_disruption_budget_finds_each_kind_of_pod(service: str) -> None:
     for template, role in zip(templates(service), ("head", "worker"), strict=True):
         spec = objects(service, "disruption.max_unavailable=1")[f"PodDisruptionBudget/{name}-{role}"]["spec"]
         assert spec["selector"]["matchLabels"] == template["metadata"]["labels"]
-        assert spec["maxUnavailable"] == (0 if role == "head" else 1)
+        assert spec["minAvailable"] == (1 if role == "head" else 0)
+
+
+@pytest.mark.parametrize(
+    ("sets", "kept"),
+    [
+        ((), 1),
+        (("worker.replicas=4",), 4),
+        (("worker.replicas=4", "disruption.max_unavailable=1"), 3),
+        (("worker.replicas=2", "disruption.max_unavailable=5"), 0),
+        (("autoscaling.enabled=true", "autoscaling.max_replicas=6", "disruption.max_unavailable=2"), 4),
+        (("autoscaling.max_replicas=6", "disruption.max_unavailable=1"), 0),
+    ],
+)
+def test_a_budget_says_how_many_stay_as_a_ray_cluster_has_no_scale(sets: tuple[str, ...], kept: int) -> None:
+    found = {k: d["spec"] for k, d in objects("reasoner", *sets).items() if d["kind"] == "PodDisruptionBudget"}
+    assert {k.rpartition("-")[2]: spec["minAvailable"] for k, spec in found.items()} == {"head": 1, "worker": kept}
+    # Kubernetes takes no maxUnavailable and no share of pods whose owner has no scale.
+    assert all(set(spec) == {"minAvailable", "selector"} for spec in found.values())
 
 
 def test_the_reasoner_has_a_gateway_in_every_pod_and_a_replica_on_every_gpu() -> None:

@@ -90,7 +90,6 @@ def serve_double() -> None:
     import cosmos3_serve.generator.serve as service
 
     def without_proof(settings: GeneratorSettings) -> None:
-        start.check_parallelism(settings)
         start.extra_fields(settings)
         os.environ[start.TRAINING_ENV] = "0"
 

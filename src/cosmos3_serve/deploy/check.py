@@ -18,6 +18,7 @@ from typing import Any
 from cosmos3_serve.deploy.dynamo import overlay
 from cosmos3_serve.deploy.kube.pod import containers_of
 from cosmos3_serve.deploy.kuberay.config_check import config_findings
+from cosmos3_serve.deploy.kuberay.service_ports import port_findings
 from cosmos3_serve.deploy.values import PLACEHOLDER
 from cosmos3_serve.errors import FieldError, Refusal, StartRefused, UsageError
 
@@ -61,7 +62,7 @@ def check(documents: Iterable[Mapping[str, Any]], *, kubernetes: str = KUBERNETE
         found += _placeholders(document)
         found += _credentials(document)
         found += _routing(document)
-        found += _serve_config(document)
+        found += _ray_service(document)
     return found + list(_overlays(documents))
 
 
@@ -194,11 +195,13 @@ def _routing(document: Mapping[str, Any]) -> Iterator[Found]:
             yield Found("affinity_in_round_robin", f"{name_of(document)} spec.{path}", f"{text[:80]!r}")
 
 
-def _serve_config(document: Mapping[str, Any]) -> Iterator[Found]:
+def _ray_service(document: Mapping[str, Any]) -> Iterator[Found]:
     if document.get("kind") != "RayService":
         return
-    text = (document.get("spec") or {}).get("serveConfigV2")
-    for code, place, words in config_findings(str(text or "")):
+    spec = document.get("spec") or {}
+    for place, words in port_findings(spec):
+        yield Found("serve_port", f"{name_of(document)} spec.{place}", words)
+    for code, place, words in config_findings(str(spec.get("serveConfigV2") or "")):
         yield Found(code, f"{name_of(document)} spec.serveConfigV2{place}", words)
 
 

@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
+from cosmos3_serve.contract.placement import check_placement
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.generator.batch_files import PRIVATE
@@ -45,10 +46,9 @@ def prepare(settings: GeneratorSettings) -> Prepared:
     framework = settings.engine == "framework"
     if not is_safe_name(settings.model):
         raise UsageError(f"--model {settings.model!r} is not a safe name", remedy="use A-Z a-z 0-9 . _ -")
+    check_placement(settings)
     if framework:
         prepare_framework(settings)
-    elif settings.world_size > 1:
-        raise UsageError("the diffusers engine runs on one device", remedy="leave --world-size at 1")
     TokenBook.from_environ()
     revision = source_revision()
     AllowedRoots.parse(settings.allowed_s3_roots)

@@ -148,8 +148,9 @@ class NetworkPolicy(KubeObject):
 
 
 class DisruptionSpec(KubeModel):
-    max_unavailable: int | None = None
-    min_available: int | None = None
+    """The one form that Kubernetes takes whoever owns the pods."""
+
+    min_available: int = Field(ge=0)
     selector: Selector
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cosmos3_serve.contract.placement import check_placement
 from cosmos3_serve.deploy.kuberay.applications import FIXED, MODELS
 from cosmos3_serve.deploy.kuberay.values import Service
 from cosmos3_serve.deploy.yamltext import from_yaml
-from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.errors import Cosmos3Error, UsageError
 from cosmos3_serve.settings import GeneratorSettings
 
 OURS = "cosmos3_serve."
@@ -48,8 +49,16 @@ def _settings(service: Service, args: Mapping[str, Any]) -> Iterator[tuple[str, 
     except Cosmos3Error as error:
         yield "serve_args", error.detail
         return
-    wants = isinstance(settings, GeneratorSettings) and settings.guardrails and settings.engine == "diffusers"
-    if wants and settings.guardrail_revision is None:  # type: ignore[attr-defined]
+    if not isinstance(settings, GeneratorSettings):
+        return
+    try:
+        check_placement(settings)
+    except UsageError as error:
+        yield (
+            "placement",
+            f"{error.detail} (worker.gpus, settings.parallelism_preset): the service would refuse to start",
+        )
+    if settings.guardrails and settings.engine == "diffusers" and settings.guardrail_revision is None:
         yield (
             "guardrail_revision",
             "guardrails are on and guardrail_revision is not set: the service would refuse to start "

@@ -66,16 +66,21 @@ def network_policy(service: Service, name: str, values: KuberayValues) -> Networ
 
 
 def disruption_budgets(name: str, values: KuberayValues) -> list[PodDisruptionBudget]:
-    """One of the head, whose end is the service's, and one of the workers."""
+    """One of the head, whose end is the service's, and one of the workers.
+
+    The pods belong to a RayCluster, which has no `scale` to read a wanted number from: for such owners Kubernetes takes
+    a whole `minAvailable` alone. So the number is counted here, from the most workers that there may be: with fewer, a
+    drain waits rather than takes too many.
+    """
+    scaling = values.autoscaling
+    most = max(scaling.max_replicas, values.worker.replicas) if scaling.enabled else values.worker.replicas
+    kept = {"head": 1, "worker": max(0, most - values.disruption.max_unavailable)}
     return [
         PodDisruptionBudget(
             metadata=Meta(name=f"{name}-{role}", labels=meta_labels(name, "disruption")),
-            spec=DisruptionSpec(
-                max_unavailable=0 if role == "head" else values.disruption.max_unavailable,
-                selector=Selector(match_labels=labels(name, role)),
-            ),
+            spec=DisruptionSpec(min_available=number, selector=Selector(match_labels=labels(name, role))),
         )
-        for role in ("head", "worker")
+        for role, number in kept.items()
     ]
 
 

@@ -35,6 +35,8 @@ from cosmos3_serve.deploy.kuberay.values import KuberayValues, Service
 USER = 1000
 GPU = "nvidia.com/gpu"
 TOKENS = "/run/cosmos3-token"
+# The port that KubeRay's operator makes the service's own Service for.
+SERVE = "serve"
 INSTANCE, ROLE = "cosmos3-serve/instance", "cosmos3-serve/role"
 TOKEN_FILE = {"generator": "NPA_COSMOS3_RAY_TOKEN_FILE", "reasoner": "COSMOS3_REASONER_TOKEN_FILE"}
 STORAGE_KEYS = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -74,7 +76,12 @@ def head(service: Service, name: str, values: KuberayValues, drain_timeout_s: fl
         name="ray-head",
         image=values.images.service,
         env=_env(service, values),
-        ports=[Port(name="gcs", container_port=6379), Port(name="dashboard", container_port=8265)],
+        ports=[
+            Port(name="gcs", container_port=6379),
+            Port(name="dashboard", container_port=8265),
+            # Nothing listens on it here: the operator reads the Service's ports from the head, and makes none without it.
+            Port(name=SERVE, container_port=PORT),
+        ],
         resources=Resources(requests=size, limits={"memory": values.head.memory}),
         # Probes of the head are the operator's: Ray's own health of the control plane.
         lifecycle=_leave(service, drain_timeout_s, ["--fleet"] if service == "reasoner" else []),
@@ -92,7 +99,7 @@ def worker(service: Service, name: str, values: KuberayValues, drain_timeout_s: 
         name="ray-worker",
         image=values.images.service,
         env=_env(service, values),
-        ports=[Port(name="serve", container_port=PORT)],
+        ports=[Port(name=SERVE, container_port=PORT)],
         resources=Resources(requests=size, limits={"memory": values.worker.memory, **gpus}),
         startup_probe=exec_probe(_probe(service, "/health"), period=period, timeout=10, failures=START_S // period),
         readiness_probe=exec_probe(_probe(service, "/ready"), period=period, timeout=10, failures=3),

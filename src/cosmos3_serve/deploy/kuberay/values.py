@@ -108,7 +108,10 @@ class Network(Values):
 
 class Disruption(Values):
     max_unavailable: int = value(
-        0, "Pods of a kind that a node's drain may take at once; 0: an operator ends the service first.", ge=0
+        0,
+        "Worker pods that a node's drain may take at once, of the most that there may be; 0: an operator ends the "
+        "service first. The head is never taken.",
+        ge=0,
     )
 
 

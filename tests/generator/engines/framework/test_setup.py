@@ -8,7 +8,7 @@ import pytest
 from support.framework_service import DOUBLE
 
 from cosmos3_serve.errors import CheckpointUnavailable, UsageError
-from cosmos3_serve.generator.engines.framework.setup import build_setup, check_parallelism, extra_fields
+from cosmos3_serve.generator.engines.framework.setup import build_setup, extra_fields
 from cosmos3_serve.generator.model import max_ongoing
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
@@ -44,15 +44,6 @@ def test_upstream_gets_our_settings_and_its_own_defaults_otherwise(tmp_path: Pat
 @pytest.mark.parametrize("size", [1, 4, 5, 8, 256])
 def test_a_whole_batch_may_be_with_upstream(size: int) -> None:
     assert max_ongoing(settings(max_batch_size=size)) >= size
-
-
-def test_throughput_over_several_gpus_is_refused_with_what_to_use() -> None:
-    with pytest.raises(UsageError) as refused:
-        check_parallelism(settings(world_size=2))
-    assert refused.value.stable_code == "parallelism"
-    assert "--parallelism-preset latency" in refused.value.remedy and "--world-size 1" in refused.value.remedy
-    check_parallelism(settings(world_size=2, parallelism_preset="latency"))
-    check_parallelism(settings(world_size=1))
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])

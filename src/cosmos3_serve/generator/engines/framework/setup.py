@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from cosmos3_serve.contract.placement import SHARDED
 from cosmos3_serve.errors import CheckpointUnavailable, FieldError, UsageError
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import NANO, Checkpoint
@@ -23,18 +24,6 @@ OWNED: Final = {
     "credential_path": "--checkpoint",
 }
 NANO_NAME = "Cosmos3-Nano"  # upstream's registry name of the checkpoint
-SHARDED = "with several data-parallel groups upstream answers only the share of rank 0, and every larger batch fails"
-
-
-def check_parallelism(settings: GeneratorSettings) -> None:
-    """Raises UsageError for `throughput` over several GPUs (source: framework report, section 5, row 7)."""
-    if settings.parallelism_preset == "throughput" and settings.world_size > 1:
-        raise UsageError(
-            f"the throughput preset cannot serve over {settings.world_size} GPUs: {SHARDED}",
-            code="parallelism",
-            remedy="--parallelism-preset latency puts all GPUs on each sample; for more samples at once run one "
-            "service per GPU, each with --world-size 1",
-        )
 
 
 def extra_fields(settings: GeneratorSettings) -> dict[str, Any]:

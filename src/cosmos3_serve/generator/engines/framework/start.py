@@ -12,7 +12,7 @@ from cosmos3_serve.generator.engines.framework.doctor import judge
 from cosmos3_serve.generator.engines.framework.examine import facts
 from cosmos3_serve.generator.engines.framework.interpreter import DOCTOR, TRAINING_ENV
 from cosmos3_serve.generator.engines.framework.revision import prove
-from cosmos3_serve.generator.engines.framework.setup import check_parallelism, extra_fields
+from cosmos3_serve.generator.engines.framework.setup import extra_fields
 from cosmos3_serve.settings import GeneratorSettings
 
 log = structlog.get_logger(__name__)
@@ -23,9 +23,8 @@ def prepare_framework(settings: GeneratorSettings) -> None:
 
     Raises:
         StartRefused: `framework_missing`, `framework_revision`, `framework_incomplete`.
-        UsageError: `parallelism`, or a --framework-arg that is ours to set.
+        UsageError: a --framework-arg that is ours to set.
     """
-    check_parallelism(settings)
     extra_fields(settings)
     if TRAINING_ENV in os.environ and os.environ[TRAINING_ENV] != "0" and "cosmos_framework" in sys.modules:
         raise StartRefused(
