@@ -1,4 +1,5 @@
 # The client: submit, verify, publish, preflight, review, benchmark (its plots need matplotlib). CPU only, no Ray, no torch.
+# FFmpeg makes the video of the smoke test; the benchmark's come from PyAV, which brings the same libraries.
 # Build it with containers/build.sh, from the repository's root. The base is a Python 3.11 to 3.13 on Debian.
 ARG BASE_IMAGE=docker.io/library/python
 # No default: the digest of the base that you reviewed.
@@ -24,7 +25,12 @@ LABEL org.opencontainers.image.title="cosmos3-serve client" \
       org.opencontainers.image.revision="${SOURCE_SHA}" \
       org.opencontainers.image.base.name="${BASE_IMAGE}" \
       org.opencontainers.image.base.digest="${BASE_DIGEST}"
-RUN useradd --uid 1000 --create-home --home-dir /var/lib/cosmos3 cosmos3
+# Versions of the distribution's packages are those of the base.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ffmpeg \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 1000 --create-home --home-dir /var/lib/cosmos3 cosmos3
 COPY --from=build /opt/venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH \
     HOME=/var/lib/cosmos3 \

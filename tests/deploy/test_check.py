@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from support.manifests import DYNAMO_SET, everything
+from support.manifests import DYNAMO_SET, GENERATOR_SET, KUBERAY_SET, everything
 
 from cosmos3_serve.deploy import check as checking
 from cosmos3_serve.deploy.check import CUSTOM, check, pod_templates, require_sound, schema
@@ -169,8 +169,34 @@ def kuberay() -> dict[tuple[str, str], Any]:
     return {key: closed(KUBERAY["openAPIV3Schema"])}
 
 
+# What else an operator may ask for, and what it brings into a RayService.
+OTHER_SETS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "autoscaling": ("reasoner", ("autoscaling.enabled=true", "autoscaling.max_replicas=4", "worker.replicas=2")),
+    "a node selector": ("reasoner", ("worker.node_selector.nvidia.com/gpu.product=NVIDIA-H200",)),
+    "a variable": ("generator", ("worker.env.NCCL_DEBUG=INFO",)),
+    "a new cluster": ("generator", ("upgrade=NewCluster",)),
+    "the framework engine": (
+        "generator", ("settings.engine=framework", "settings.parallelism_preset=latency", "worker.gpus=2"),
+    ),
+    "no GPU": ("generator", ("worker.gpus=0", "settings.device=cpu", "worker.gpu_taint=false")),
+}  # fmt: skip
+
+
 def test_ray_services_fit_kuberays_own_definition() -> None:
     assert fitting(kuberay()) == 2
+
+
+@pytest.mark.parametrize("asked", OTHER_SETS)
+def test_what_an_operator_may_ask_for_fits_it_too(asked: str) -> None:
+    service, sets = OTHER_SETS[asked]
+    base = GENERATOR_SET if service == "generator" else KUBERAY_SET
+    plain, found = (
+        [d for f in render("kuberay", service=service, sets=given) for d in f.documents]
+        for given in (base, (*base, *sets))
+    )
+    assert plain != found, "the values do something"
+    assert fitting(kuberay(), found) == 1
+    assert check(found) == []
 
 
 @pytest.mark.parametrize("at", ["serveConfigV2", "rayClusterConfig"])
@@ -194,9 +220,10 @@ def test_what_is_rendered_fits_other_definitions() -> None:
     assert fitting(known), f"none of {sorted(known)} was rendered"
 
 
-def fitting(known: dict[tuple[str, str], Any]) -> int:
+def fitting(known: dict[tuple[str, str], Any], rendered: list[dict[str, Any]] | None = None) -> int:
     """How many rendered documents have a definition here; each fits it."""
-    found = [d for d in documents() if (d["apiVersion"], d["kind"]) in known]
+    rendered = documents() if rendered is None else rendered
+    found = [d for d in rendered if (d.get("apiVersion"), d.get("kind")) in known]
     for document in found:
         jsonschema.Draft202012Validator(known[document["apiVersion"], document["kind"]]).validate(document)
     return len(found)

@@ -12,8 +12,7 @@ import yaml
 from support.manifests import DYNAMO_SET, built_by_hand, kustomize
 
 from cosmos3_serve.deploy.check import check
-from cosmos3_serve.deploy.dynamo import overlay
-from cosmos3_serve.deploy.dynamo.values import PROFILES, DynamoValues
+from cosmos3_serve.deploy.dynamo.values import PROFILES
 from cosmos3_serve.deploy.render import render, write
 from cosmos3_serve.errors import UsageError
 
@@ -50,6 +49,39 @@ EVERY_OVERLAY = (
     "overlay.ngc_api_key=true",
     "overlay.node_selector.nvidia.com/gpu.product=NVIDIA-H200",
 )
+
+
+# The worker's pod with all three patches, written out: neither Kustomize nor our own RFC 6902 had a hand in it.
+PATCHED: dict[str, Any] = {
+    "imagePullSecrets": [{"name": "registry-pull-secret"}],
+    "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H200"},
+    "securityContext": {"fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch"},
+    "containers": [
+        {
+            "name": "main",
+            "image": "registry.example/cosmos3-nim:2.1.0",
+            "command": ["/opt/nim/start_server.sh"],
+            "env": [
+                {"name": "NIM_MODEL_TYPE", "value": "reasoner"},
+                {"name": "NIM_MODEL_SIZE", "value": "nano"},
+                {"name": "NIM_PRECISION", "value": "fp8"},
+                {"name": "NIM_DYNAMO_WORKER", "value": "true"},
+                {"name": "NIM_CACHE_PATH", "value": "/opt/nim/.cache"},
+                {"name": "DYN_MM_ALLOW_INTERNAL", "value": "1"},
+                {
+                    "name": "NGC_API_KEY",
+                    "valueFrom": {"secretKeyRef": {"name": "ngc-api-secret", "key": "NGC_API_KEY"}},
+                },
+            ],
+            "resources": {
+                "requests": {"cpu": "16", "memory": "96Gi", "nvidia.com/gpu": "1"},
+                "limits": {"memory": "96Gi", "nvidia.com/gpu": "1"},
+            },
+            "volumeMounts": [{"name": "model-cache", "mountPath": "/opt/nim/.cache"}],
+        }
+    ],
+    "volumes": [{"name": "model-cache", "persistentVolumeClaim": {"claimName": "shared-model-cache"}}],
+}
 
 
 def files(profile: str = "", *sets: str) -> dict[str, list[dict[str, Any]]]:
@@ -119,6 +151,16 @@ def test_the_profiles_differ_where_they_must_and_nowhere_else() -> None:
     assert same == robin
 
 
+def test_the_jobs_words_of_two_profiles_differ_in_whom_they_ask_and_nowhere_else() -> None:
+    robin, affinity = (files()[f"perf/profiles/{profile}.yaml"] for profile in PROFILES)
+    same = copy.deepcopy(affinity)
+    data = same[0]["data"]
+    assert data.pop("PROFILE") == "session-affinity"
+    assert data.pop("COSMOS3_REASONER_ENDPOINT").endswith("-session-affinity-frontend:8000")
+    same[0]["data"] = {**data, **{k: robin[0]["data"][k] for k in ("PROFILE", "COSMOS3_REASONER_ENDPOINT")}}
+    assert same == robin
+
+
 def test_the_round_robin_manifest_has_no_affinity_flag() -> None:
     assert "affinity" not in yaml.safe_dump(graph("round-robin"))
     assert flags(graph("round-robin", "frontend.migration_limit=3"))[-2:] == ["--migration-limit", "3"]
@@ -144,27 +186,31 @@ def test_the_seeds_own_overlay_builds(profile: str, tmp_path: Path) -> None:
     write(render("dynamo", profile=profile, sets=DYNAMO_SET, parts=["deploy"]), tmp_path)
     folder = tmp_path / "vllm" / f"agg-h200-{profile}"
     (folder / "kustomization.yaml").write_text(SEED_OVERLAY)
-    (built,) = kustomize(folder)
-    assert built_by_hand(folder) == [built]  # what stands in where kubectl is not present
-    plain, patched = (d["spec"]["components"][1]["podTemplate"]["spec"] for d in (graph(profile), built))
-    assert patched.pop("imagePullSecrets") == [{"name": "registry-pull-secret"}]
-    assert patched.pop("nodeSelector") == {"nvidia.com/gpu.product": "NVIDIA-H200"}
-    key = patched["containers"][0]["env"].pop()
-    assert key["valueFrom"]["secretKeyRef"] == {"name": "ngc-api-secret", "key": "NGC_API_KEY"}
-    assert patched == plain and built["spec"]["components"][0] == graph(profile)["spec"]["components"][0]
-    assert check([built]) == []
+    # Both ways, with kubectl and without, must make the object that is written out here.
+    for (built,) in (kustomize(folder), built_by_hand(folder)):
+        assert built["spec"]["components"][1]["podTemplate"]["spec"] == PATCHED
+        assert check([built]) == []
+        plain = graph(profile)
+        plain["spec"]["components"][1]["podTemplate"]["spec"] = PATCHED
+        assert built == plain, "nothing else is touched"
 
 
 @pytest.mark.parametrize("asked", [EVERY_OVERLAY, EVERY_OVERLAY[:1], EVERY_OVERLAY[1:2], EVERY_OVERLAY[2:]])
 def test_our_overlay_adds_only_what_is_asked(asked: tuple[str, ...], tmp_path: Path) -> None:
     rendered = render("dynamo", profile="session-affinity", sets=(*DYNAMO_SET, *asked))
     write(rendered, tmp_path)
-    values = DynamoValues.load(None, (*DYNAMO_SET, *asked))
-    operations = overlay.operations(values)
-    assert len(operations) == len(asked)
-    expected = overlay.apply(graph("session-affinity"), operations)
+    pod = copy.deepcopy(PATCHED)
+    if EVERY_OVERLAY[0] not in asked:
+        del pod["imagePullSecrets"]
+    if EVERY_OVERLAY[1] not in asked:
+        pod["containers"][0]["env"].pop()
+    if EVERY_OVERLAY[2] not in asked:
+        del pod["nodeSelector"]
+    expected = graph("session-affinity")
+    expected["spec"]["components"][1]["podTemplate"]["spec"] = pod
     assert check([d for f in rendered for d in f.documents]) == []
     assert kustomize(tmp_path / "overlays" / "session-affinity") == [expected]
+    assert built_by_hand(tmp_path / "overlays" / "session-affinity") == [expected]
 
 
 def test_without_a_wish_there_is_no_overlay() -> None:

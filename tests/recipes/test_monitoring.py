@@ -13,6 +13,9 @@ import pytest
 import yaml
 from support.exported import SCRAPED, exported, values
 
+from cosmos3_serve.deploy.kuberay.values import SERVICES
+from cosmos3_serve.deploy.render import render
+
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "recipes" / "monitoring"
 RULE = yaml.safe_load((MONITORING / "alerts.yaml").read_text())
@@ -77,6 +80,43 @@ def test_an_alert_has_a_place_in_the_handbook(rule: dict[str, Any]) -> None:
     heads = re.findall(r"^### (.+)$", (ROOT / page).read_text(), re.MULTILINE)
     assert rule["alert"] in heads
     assert anchor == rule["alert"].lower()
+
+
+def pod_monitor() -> dict[str, Any]:
+    (text,) = re.findall(r"```yaml\n(.*?)```", (MONITORING / "README.md").read_text(), re.DOTALL)
+    return dict(yaml.safe_load(text))
+
+
+def selected(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Kubernetes' own rule: every label, and every expression."""
+    expressions = selector.get("matchExpressions", [])
+    assert {each["operator"] for each in expressions} <= {"In"}
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(each["key"]) in each["values"] for each in expressions
+    )
+
+
+def test_the_pod_monitor_of_the_page_finds_the_pods_that_answer() -> None:
+    monitor = pod_monitor()["spec"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    for service in SERVICES:
+        (found,) = [
+            d for f in render("kuberay", service=service, parts=["deploy"]) for d in f.documents
+            if d["kind"] == "RayService"
+        ]  # fmt: skip
+        cluster = found["spec"]["rayClusterConfig"]
+        head, worker = cluster["headGroupSpec"]["template"], cluster["workerGroupSpecs"][0]["template"]
+        assert selected(monitor["selector"], worker["metadata"]["labels"])
+        assert endpoint["port"] in {port["name"] for port in worker["spec"]["containers"][0]["ports"]}
+        assert not selected(monitor["selector"], head["metadata"]["labels"]), "nothing of ours listens on the head"
+
+
+def test_the_page_opens_the_network_to_a_prometheus_elsewhere() -> None:
+    assert "--set network.client_namespace=" in (MONITORING / "README.md").read_text()
+    files = render("kuberay", service="generator", sets=["network.client_namespace=monitoring"], parts=["deploy"])
+    (policy,) = [d for f in files for d in f.documents if d["kind"] == "NetworkPolicy"]
+    (rule,) = [each for each in policy["spec"]["ingress"] if {"port": 8000, "protocol": "TCP"} in each.get("ports", [])]
+    assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}} in rule["from"]
 
 
 def test_no_alert_twice_and_none_without_words_in_the_handbook() -> None:

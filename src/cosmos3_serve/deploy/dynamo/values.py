@@ -25,7 +25,7 @@ class Images(Values):
     worker: Image = value(
         f"{PLACEHOLDER}/cosmos3-nim:2.1.0", "The Cosmos3 NIM, of workers and of the download job; required."
     )
-    client: Image = value(f"{PLACEHOLDER}/cosmos3-client", "Our CPU client with FFmpeg, of the perf jobs; required.")
+    client: Image = value(f"{PLACEHOLDER}/cosmos3-client", "Our CPU client, of the smoke and perf jobs; required.")
 
 
 class Cache(Values):

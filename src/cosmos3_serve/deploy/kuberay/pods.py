@@ -79,7 +79,7 @@ def head(service: Service, name: str, values: KuberayValues, drain_timeout_s: fl
         ports=[
             Port(name="gcs", container_port=6379),
             Port(name="dashboard", container_port=8265),
-            # Nothing listens on it here: the operator reads the Service's ports from the head, and makes none without it.
+            # Nothing listens on it here; without it the operator, who reads the head's ports, makes no Service.
             Port(name=SERVE, container_port=PORT),
         ],
         resources=Resources(requests=size, limits={"memory": values.head.memory}),
