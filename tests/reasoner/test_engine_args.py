@@ -16,9 +16,12 @@ from cosmos3_serve.settings import ReasonerSettings
 
 NANO = ModelShape()
 CPU = Hardware("cpu", cpus=2, host_bytes=24 * GIB)
+LARGE_CPU = Hardware("cpu", cpus=64, host_bytes=256 * GIB)
+TINY = ModelShape(embedding_width=128 * 3, kv_numbers=2 * 4 * 2 * 64)
 H200 = Hardware("cuda", cpus=16, host_bytes=128 * GIB, gpus=1, gpu_bytes=141 * GIB, capability=9.0)
 EIGHT = Hardware("cuda", cpus=128, host_bytes=560 * GIB, gpus=8, gpu_bytes=141 * GIB, capability=9.0)
 L4 = Hardware("cuda", cpus=8, host_bytes=32 * GIB, gpus=1, gpu_bytes=24 * GIB, capability=8.9)
+B200 = Hardware("cuda", cpus=16, host_bytes=128 * GIB, gpus=1, gpu_bytes=180 * GIB, capability=10.0)
 T4 = Hardware("cuda", cpus=4, host_bytes=16 * GIB, gpus=1, gpu_bytes=15 * GIB, capability=7.5)
 
 
@@ -65,12 +68,13 @@ def test_a_directory_that_is_no_reasoner_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hardware", "workers", "expected"),
     [
-        (H200, 1, {"step": "32768", "seqs": "64", "len": "32768", "cache": "9.75", "threads": "8"}),
-        (EIGHT, 8, {"step": "32768", "seqs": "64", "len": "32768", "cache": "9.75", "threads": "8"}),
+        (H200, 1, {"step": "32768", "seqs": "64", "len": "32768", "cache": "9.75", "threads": "16"}),
+        (EIGHT, 8, {"step": "32768", "seqs": "64", "len": "32768", "cache": "9.75", "threads": "16"}),
         (L4, 1, {"step": "32768", "seqs": "64", "len": "32768", "cache": "8", "threads": "8"}),
         (T4, 1, {"step": "16384", "seqs": "64", "len": "32768", "cache": "4", "threads": "4"}),
         (CPU, 1, {"step": "16384", "seqs": "8", "len": "16384", "cache": "1.25", "threads": "2"}),
         (CPU, 2, {"step": "16384", "seqs": "8", "len": "16384", "cache": "1.25", "threads": "1"}),
+        (LARGE_CPU, 1, {"step": "65536", "seqs": "8", "len": "16384", "cache": "1.25", "threads": "8"}),
     ],
 )
 def test_what_is_derived(hardware: Hardware, workers: int, expected: dict[str, str]) -> None:
@@ -95,6 +99,50 @@ def test_the_encoder_cache_of_an_h200_holds_four_typical_videos_within_a_twentie
     tokens = int(value(plan(H200), "--max-num-batched-tokens") or 0)
     assert tokens >= 4 * NANO.video_tokens(640, 360, 60)
     assert tokens * NANO.embedding_width * 2 <= 0.05 * H200.gpu_bytes
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_encoder_cache_on_a_cpu_holds_what_gateways_believe_held_for_a_tenth_of_a_gigabyte(workers: int) -> None:
+    found = plan(CPU, TINY, workers=workers)
+    tokens = int(value(found, "--max-num-batched-tokens") or 0)
+    assert tokens == 65_536 >= found.held.bytes / TINY.processed_bytes_per_token
+    assert tokens * TINY.embedding_width * 4 < 0.11e9
+    assert value(found, "--max-num-scheduled-tokens") == "16384", "a step does not grow with the cache"
+    assert (found.facts["encoder_tokens"], found.facts["step_tokens"]) == (65_536, 16_384)
+
+
+def test_a_step_is_left_alone_where_the_operator_sizes_the_buffers_or_it_is_no_smaller() -> None:
+    assert value(plan(CPU), "--max-num-scheduled-tokens") is None
+    assert value(plan(H200), "--max-num-scheduled-tokens") is None
+    for extra in (("--max-num-batched-tokens=8192",), ("--max_num_batched_tokens", "8192"), ("--max-num-b=8192",)):
+        found = plan(CPU, TINY, vllm_args=extra)
+        assert value(found, "--max-num-scheduled-tokens") is None
+        assert not {"step_tokens", "encoder_tokens"} & found.facts.keys(), "the operator's numbers are not known here"
+
+
+def test_one_and_two_rows_are_compiled_for_where_that_was_measured_only() -> None:
+    for card in (H200, EIGHT):
+        assert json.loads(value(plan(card), "--compilation-config") or "") == {"compile_sizes": [1, 2]}
+    for other in (CPU, L4, T4, B200):
+        assert value(plan(other), "--compilation-config") is None
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ("--compilation-config", '{"mode":0}'), ('--compilation-config={"mode":0}',), ("--compilation_config.mode=0",),
+        ("-cc.mode=0",), ("-cc", '{"mode":0}'), ("-O0",), ("-O", "1"), ("-O=2",), ("--enforce-eager",), ("--compil=x",),
+        ("--cudagraph-capture-sizes", "4", "8"), ("--speculative-config", "{}"),
+    ],
+)  # fmt: skip
+def test_an_operator_who_says_how_to_compile_wins(extra: tuple[str, ...]) -> None:
+    found = plan(H200, vllm_args=extra)
+    assert found.argv[-len(extra) :] == extra
+    assert '{"compile_sizes":[1,2]}' not in found.argv
+
+
+def test_a_replica_has_time_for_a_first_start_that_compiles() -> None:
+    assert ReasonerSettings().start_timeout_s >= 2 * 263, "measured on an H200"
 
 
 def test_only_a_cpu_goes_without_graphs_media_profiling_and_a_process_for_the_model() -> None:
