@@ -16,6 +16,7 @@ from cosmos3_serve.deploy.check import check
 from cosmos3_serve.deploy.kuberay import applications, pods
 from cosmos3_serve.deploy.kuberay.values import DIFFUSERS_REVISION, SERVICES, KuberayValues
 from cosmos3_serve.deploy.render import render, write
+from cosmos3_serve.deploy.values import catalogue
 from cosmos3_serve.errors import UsageError
 from cosmos3_serve.service import logs
 from cosmos3_serve.settings import GeneratorSettings, ReasonerSettings
@@ -237,6 +238,12 @@ def test_the_allow_list_can_be_narrowed() -> None:
     ]
     closed = objects("generator", "network.egress_cidrs=")["NetworkPolicy/cosmos3-generator"]["spec"]
     assert len(closed["egress"]) == 2  # own pods and the cluster's DNS
+
+
+def test_the_open_default_of_the_allow_list_is_said_where_it_is_set() -> None:
+    (network,) = [row for row in catalogue(KuberayValues) if row[0] == "network.egress_cidrs"]
+    assert network[1] == "0.0.0.0/0" and "every public one" in network[2]
+    assert KuberayValues().network.egress_ports == (443,)
 
 
 @pytest.mark.parametrize("service", SERVICES)

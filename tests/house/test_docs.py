@@ -2,12 +2,20 @@
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from cosmos3_serve.errors import Cosmos3Error
-from cosmos3_serve.settings import TOKEN_ENV, TOKEN_FILE_ENV, GeneratorSettings
+from cosmos3_serve.checks.preflight import ALL, CHECKS, parse_checks
+from cosmos3_serve.errors import Cosmos3Error, UsageError
+from cosmos3_serve.settings import (
+    REASONER_TOKEN_ENV,
+    REASONER_TOKEN_FILE_ENV,
+    TOKEN_ENV,
+    TOKEN_FILE_ENV,
+    GeneratorSettings,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -84,3 +92,31 @@ def test_symptoms_name_codes_that_exist() -> None:
     others = {"output_root"}  # a readiness check
     assert len(named) > 30
     assert {code for code in named if f"`{code}`" not in errors + fleet} <= others
+
+
+def section(page: str, head: str) -> str:
+    return text(ROOT / page).partition(f"\n## {head}\n")[2].partition("\n## ")[0]
+
+
+def test_the_handbook_names_the_checks_that_there_are_and_those_of_others_that_are_refused() -> None:
+    words = section("docs/operations.md", "Before anything is provisioned")
+    assert {f"`{name}`" for name in (*CHECKS, ALL)} <= set(re.findall(r"`\w+`", words))
+    for name in ("token_factory", "nebius"):
+        assert f"`{name}`" in words
+        with pytest.raises(UsageError):
+            parse_checks(name)
+
+
+def test_the_handbook_installs_both_engines_and_the_reasoner_with_extras_that_there_are() -> None:
+    words = section("docs/operations.md", "Install")
+    rows = {line.split("|")[1].strip() for line in words.splitlines() if line.startswith("|")}
+    assert {"client", "service, diffusers engine", "service, framework engine", "reasoner"} <= rows
+    extras = tomllib.loads(text(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
+    assert set(re.findall(r"cosmos3-serve\[(\w+)\]", words)) <= set(extras)
+
+
+def test_the_handbook_rotates_the_tokens_of_both_services() -> None:
+    words = section("docs/operations.md", "Tokens and their rotation")
+    assert {TOKEN_ENV, TOKEN_FILE_ENV, REASONER_TOKEN_ENV, REASONER_TOKEN_FILE_ENV} <= set(
+        re.findall(r"[A-Z0-9_]{8,}", words)
+    )

@@ -95,8 +95,12 @@ class Network(Values):
     client_namespace: Name | None = value(None, "One more namespace whose pods may ask the service.")
     operator_namespace: Name = value("kuberay-system", "Where KubeRay's operator runs: it asks the head.")
     dns_namespace: Name = value("kube-system", "Where the cluster's DNS runs.")
+    # Decided: any public host on 443. A NetworkPolicy knows addresses alone, and those of the Hub, its file servers and
+    # an object storage change without notice: a narrower default would break the start somewhere, some day.
     egress_cidrs: Cidrs = value(
-        ("0.0.0.0/0",), "Addresses outside the cluster that may be asked: the Hub and the object storage."
+        ("0.0.0.0/0",),
+        "Addresses outside the cluster that may be asked, on network.egress_ports alone. Default: every public one, "
+        "since Hub and storage have names, not fixed addresses; name theirs where you know them.",
     )
     egress_except: Cidrs = value(
         ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"),
