@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from support.fleet import PlainFleet, fake_engine, until
@@ -90,8 +91,13 @@ def test_a_killed_gateway_comes_back_on_the_same_port(fleet: PlainFleet) -> None
     until(lambda: len({fleet.get("/fleet")["pid"] for _ in range(20)} - {pid}) == 2, 120)
 
 
-def test_sigterm_drains_and_leaves_nothing(fleet: PlainFleet) -> None:
-    fleet.terminate()
+def test_sigterm_lets_a_long_answer_end_and_leaves_nothing(fleet: PlainFleet) -> None:
+    """Ten seconds of lines; without a wait for them the gateway's process is gone in less."""
+    with httpx.stream("GET", f"{fleet.url}/answer/100", timeout=60) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == "0"
+        fleet.terminate()
+        assert list(lines) == [str(number) for number in range(1, 100)]
     assert fleet.wait(60) == 0
     assert left_after(fleet.mark) == {}
     assert '"event": "drain_incomplete"' not in fleet.log_path.read_text()

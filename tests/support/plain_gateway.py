@@ -11,12 +11,13 @@ import os
 import sys
 import time
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from cosmos3_serve.errors import Cosmos3Error
@@ -39,6 +40,7 @@ class PlainGateway:
     async def __init__(self, setup: ReasonerSetup) -> None:  # type: ignore[misc]
         logs.configure(setup.settings.log_level)
         self.name = uuid.uuid4().hex
+        self.in_flight = 0
         self.fleet = FleetPort.connect(setup, self._status)
         self.fleet.on_change(self._changed)
         poison = PoisonTracker(judge=False)
@@ -50,6 +52,7 @@ class PlainGateway:
             Route("/fleet", self._fleet_route),
             Route("/choose/{key}", self._choose_route),
             Route("/table", self._table_route),
+            Route("/answer/{lines:int}", self._answer_route),
         ]
         self.server = HttpServer(Starlette(routes=routes), setup.settings.host, setup.port)
         await self.server.start()
@@ -81,7 +84,7 @@ class PlainGateway:
     def _status(self) -> GatewayStatus:
         serving = any(member.phase is ReplicaState.READY for member in self.fleet.members())
         port = self.server.port if hasattr(self, "server") else 0
-        return GatewayStatus(self.name, "127.0.0.1", port, os.getpid(), ready=serving)
+        return GatewayStatus(self.name, "127.0.0.1", port, os.getpid(), ready=serving, in_flight=self.in_flight)
 
     async def _fleet_route(self, _: Request) -> JSONResponse:
         members = [
@@ -102,6 +105,20 @@ class PlainGateway:
     async def _table_route(self, _: Request) -> JSONResponse:
         stats = await self.fleet.table.stats()
         return JSONResponse({"generation": stats.generation, "sessions": stats.sessions})
+
+    async def _answer_route(self, request: Request) -> StreamingResponse:
+        """A long answer, a line every tenth of a second, counted as the real gateway counts its answers."""
+
+        async def lines() -> AsyncIterator[str]:
+            self.in_flight += 1
+            try:
+                for number in range(request.path_params["lines"]):
+                    yield f"{number}\n"
+                    await asyncio.sleep(0.1)
+            finally:
+                self.in_flight -= 1
+
+        return StreamingResponse(lines(), media_type="text/plain")
 
     async def _choose_route(self, request: Request) -> JSONResponse:
         """One request of a session, as a gateway makes it: a place, an answer of its replica, one second choice."""

@@ -18,7 +18,7 @@ class _Overrides(pydantic.BaseModel):
             given["prompt"] = Path(path).read_text().strip()
         return OmniSampleArgs(**({"seed": None, "prompt": "", "num_frames": 1, "extra": {}} | given))
 
-    def download(self, directory: Path) -> None:
+    def download(self, output_dir: Path) -> None:
         raise AssertionError("upstream would fetch by itself here: nobody may call this")
 
 

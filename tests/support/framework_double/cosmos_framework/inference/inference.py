@@ -30,24 +30,29 @@ class OmniInference:
         self.model = SimpleNamespace(config=None)
 
     @classmethod
-    def create(cls, setup: OmniSetupArgs) -> "OmniInference":
-        return cls(setup)
+    def create(cls, setup_args: OmniSetupArgs, /) -> "OmniInference":
+        return cls(setup_args)
 
-    def create_batches(self, samples: Sequence[OmniSampleArgs]) -> Iterator[tuple[list[OmniSampleArgs], None]]:
-        note("batch", [sample.name for sample in samples])
+    def create_batches(
+        self, sample_args_list: Sequence[OmniSampleArgs]
+    ) -> Iterator[tuple[list[OmniSampleArgs], dict[str, Any]]]:
+        note("batch", [sample.name for sample in sample_args_list])
         size = self.setup.max_num_seqs or 1
-        for start in range(0, len(samples), size):
-            yield list(samples[start : start + size]), None
+        for start in range(0, len(sample_args_list), size):
+            yield list(sample_args_list[start : start + size]), {}
 
-    def generate_batch(self, samples: Sequence[OmniSampleArgs], batch: None) -> list[SampleOutputs]:
-        note("inference", [sample.name for sample in samples])
+    def generate_batch(
+        self, sample_args_list: Sequence[OmniSampleArgs], data_batch: dict[str, Any], *, save_outputs: bool = True
+    ) -> list[SampleOutputs]:
+        assert save_outputs, "a service of ours always wants files"
+        note("inference", [sample.name for sample in sample_args_list])
         for field in SAME:
-            values = [getattr(sample, field, None) for sample in samples]
+            values = [getattr(sample, field, None) for sample in sample_args_list]
             if any(value != values[0] for value in values):
                 raise ValueError(f"Attribute '{field}' is not the same for all samples: {values}")
-        for sample in samples:
+        for sample in sample_args_list:
             self._misbehave(sample)
-        return [self._write(sample) for sample in samples]
+        return [self._write(sample) for sample in sample_args_list]
 
     @staticmethod
     def _misbehave(sample: Any) -> None:

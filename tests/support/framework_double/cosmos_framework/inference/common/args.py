@@ -13,6 +13,9 @@ class SampleOutput(pydantic.BaseModel):
     content: dict[str, Any] = {}
     files: list[Path] = []
 
+    def map_files(self, func: Callable[[Path], Path]) -> "SampleOutput":
+        return self.model_copy(update={"files": list(map(func, self.files))})
+
 
 class SampleOutputs(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
@@ -23,6 +26,5 @@ class SampleOutputs(pydantic.BaseModel):
     stack_trace: str | None = None
     outputs: list[SampleOutput] = []
 
-    def map_files(self, change: Callable[[Path], Path]) -> "SampleOutputs":
-        changed = [output.model_copy(update={"files": list(map(change, output.files))}) for output in self.outputs]
-        return self.model_copy(update={"outputs": changed})
+    def map_files(self, func: Callable[[Path], Path]) -> "SampleOutputs":
+        return self.model_copy(update={"outputs": [output.map_files(func) for output in self.outputs]})

@@ -1,0 +1,35 @@
+"""The DOUBLE of the framework has the signatures of the REAL one at the pinned revision. No weights, no Ray cluster."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from support.framework_service import CPU, DOUBLE, REAL_ENV, SRC
+
+PYTHON = os.environ.get(REAL_ENV, "")
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        not PYTHON, reason=f"NOT RUN: the real framework is not here; {REAL_ENV} names a Python that has it"
+    ),
+]
+
+
+def signatures(python: str, *path: object) -> dict[str, list[list[str]]]:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "COSMOS_DEVICE": "cpu"}
+    done = subprocess.run(
+        [python, str(CPU / "signatures.py")], env=environ, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, list[list[str]]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def test_the_double_takes_what_upstream_takes() -> None:
+    """Names, kinds and defaults of every parameter: a call by keyword that the double takes must not fail upstream."""
+    real = signatures(PYTHON)
+    double = signatures(sys.executable, DOUBLE, SRC)
+    assert len(real) > 12 and double == real
