@@ -27,6 +27,8 @@ ABOUT = (
     "are those of this machine."
 )
 CLIP_S, AT_ONCE = 4.0, 4
+# A service each; affinity's answers twice, and about the warm clip when its repeats are over.
+SERVICES = ((ROUND_ROBIN, 1), (AFFINITY, 2), (ROUND_ROBIN, 1))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,18 +48,15 @@ def main(argv: list[str] | None = None) -> int:
 
     def measure(base: Path) -> list[Section]:
         quiet(chosen.max_load)
-        found: dict[str, dict[str, Any]] = {}
-        sections: list[Section] = []
-        for number, routing in enumerate((AFFINITY, ROUND_ROBIN)):
-            fresh = clips(videos + REPLICAS, CLIP_S, seed=number) if chosen.only != "warm" else []
-            if not fresh and routing == ROUND_ROBIN:
-                break
+        runs: list[tuple[str, dict[str, Any]]] = []
+        warm: list[Section] = []
+        for routing, repeats in SERVICES if chosen.only != "warm" else ((AFFINITY, 0),):
+            fresh = [clips(videos + REPLICAS, CLIP_S, seed=len(runs) + n) for n in range(repeats)]
             with fleet(base, routing) as service:
+                runs += [(routing, measured(service, some, questions, AT_ONCE)) for some in fresh]
                 if routing == AFFINITY and chosen.only != "profiles":
-                    sections.append(warm_section(service, rounds))
-                if fresh:
-                    found[routing] = measured(service, fresh, questions, AT_ONCE)
-        return [*([profile_section(found, CLIP_S, AT_ONCE)] if found else []), *sections]
+                    warm.append(warm_section(service, rounds))
+        return [*([profile_section(runs, CLIP_S, AT_ONCE)] if runs else []), *warm]
 
     name = f"reasoner-{chosen.only or 'fleet'}{'-short' if chosen.short else ''}"
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:

@@ -7,7 +7,9 @@ import base64
 import json
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -27,9 +29,12 @@ TOKENS = 4
 ROUND_ROBIN, AFFINITY = "round-robin", "session-affinity"
 NOTE = (
     "{videos} videos (640x360, 30 fps, {clip_s:g} s, H.264), {questions} questions each, {at_once} conversations at a "
-    "time, {tokens} tokens an answer; fresh videos for each profile. A conversation is known by its video alone, no "
+    "time, {tokens} tokens an answer; fresh videos for each repeat. A conversation is known by its video alone, no "
     "header is sent. TTFT: from sending the question to its first token, the video goes along as a data URL each time. "
-    "Encodings: misses of vLLM's own multimodal cache, both replicas together."
+    "Encodings: misses of vLLM's own multimodal cache, both replicas together. Mean (least to most) of {repeats} "
+    "repeat(s) of each, in the order {order}, so that a slower machine slows both; repeats of one profile that "
+    "follow each other share a service. Ratio: affinity over round robin within a pair of neighbours, mean (least to "
+    "most) again."
 )
 
 
@@ -175,9 +180,20 @@ def measured(service: Fleet, clips: list[bytes], questions: int, at_once: int) -
     }
 
 
-def profile_section(found: dict[str, dict[str, Any]], clip_s: float, at_once: int) -> Section:
-    rr, af = found[ROUND_ROBIN], found[AFFINITY]
+def profile_section(runs: Sequence[tuple[str, dict[str, Any]]], clip_s: float, at_once: int) -> Section:
+    """
+    Args:
+        runs: profile and figures (see `measured`) of each repeat, in the order in which they ran.
+    """
+    found = {profile: [said for of, said in runs if of == profile] for profile in (ROUND_ROBIN, AFFINITY)}
+    rr, af = found.values()
+    demand(len(rr) == len(af) > 0, f"{len(rr)} repeats of round robin and {len(af)} of affinity")
     rows: list[list[Any]] = [["", ROUND_ROBIN, AFFINITY, "ratio"]]
+
+    def row(name: str, read: Callable[[dict[str, Any]], float], shown: str = "{:.2f}") -> None:
+        a, b = [read(said) for said in rr], [read(said) for said in af]
+        rows.append([name, spread(a, shown), spread(b, shown), spread([y / x for x, y in zip(a, b, strict=True)])])
+
     for key, name in (
         ("req_s", "questions per second"),
         ("ttft_mean_s", "TTFT, mean, s"),
@@ -185,18 +201,24 @@ def profile_section(found: dict[str, dict[str, Any]], clip_s: float, at_once: in
         ("ttft_later_s", "TTFT, later turns, mean, s"),
         ("ttft_p95_s", "TTFT, 95 %, s"),
     ):
-        rows.append([name, f"{rr[key]:.2f}", f"{af[key]:.2f}", f"{af[key] / rr[key]:.2f}"])
-    for n, (a, b) in enumerate(zip(rr["ttft_by_turn_s"], af["ttft_by_turn_s"], strict=True)):
-        rows.append([f"TTFT, turn {n + 1}, median, s", f"{a:.2f}", f"{b:.2f}", f"{b / a:.2f}"])
-    rows.append([f"encodings of {rr['videos']} videos", rr["encodings"], af["encodings"],
-                 f"{af['encodings'] / rr['encodings']:.2f}"])  # fmt: skip
-    rows.append(["prompt tokens from the prefix cache", f"{rr['cached_share']:.0%}", f"{af['cached_share']:.0%}", ""])
-    shown = [", ".join(f"{n}" for n in found[p]["by_replica"].values()) for p in (ROUND_ROBIN, AFFINITY)]
+        row(name, itemgetter(key))
+    for n in range(len(rr[0]["ttft_by_turn_s"])):
+        row(f"TTFT, turn {n + 1}, median, s", lambda said, n=n: said["ttft_by_turn_s"][n])  # type: ignore[misc]
+    row(f"encodings of {rr[0]['videos']} videos", itemgetter("encodings"), "{:g}")
+    row("prompt tokens from the prefix cache", itemgetter("cached_share"), "{:.0%}")
+    shown = ["; ".join("/".join(map(str, said["by_replica"].values())) for said in found[p]) for p in found]
     rows.append(["questions by replica", *shown, ""])
     note = NOTE.format(
-        videos=rr["videos"], questions=rr["questions"] // rr["videos"], clip_s=clip_s, at_once=at_once, tokens=TOKENS
-    )
-    return Section("Round robin and session affinity", note, rows, found)
+        videos=rr[0]["videos"], questions=rr[0]["questions"] // rr[0]["videos"], clip_s=clip_s, at_once=at_once,
+        tokens=TOKENS, repeats=len(rr), order=", ".join(profile for profile, _ in runs),
+    )  # fmt: skip
+    return Section("Round robin and session affinity", note, rows, {**found, "order": [p for p, _ in runs]})
+
+
+def spread(values: Sequence[float], shown: str = "{:.2f}") -> str:
+    """Mean (least to most); one alone where all are shown alike."""
+    middle, least, most = (shown.format(value) for value in (mean(values), min(values), max(values)))
+    return middle if least == most else f"{middle} ({least}–{most})"
 
 
 def clips(count: int, seconds: float, seed: int, *, width: int = 640, height: int = 360) -> list[bytes]:
