@@ -32,19 +32,28 @@ WEIGHTS = {
 
 
 class WatchedTurn(RoundRobin):
-    """The table's own cursor, which proves the load bound at each choice."""
+    """The table's own cursor, which proves the load bound at each choice. It is not asked while the table recovers."""
+
+    def __init__(self, world: World, bounded: Counter[int]) -> None:
+        super().__init__()
+        self._world, self._bounded = world, bounded
 
     def next(self, eligible: Sequence[ReplicaRef], load: Mapping[str, int] | None = None) -> ReplicaRef | None:
+        table = self._world.host.table
+        assert self._world.clock.table >= table._recover_until, "a turn taken while the table recovers"
+        assert load is not None, "a session is placed without the load bound"
+        assert load == table._bindings.load, "a bound over other numbers than the table's"
         chosen = super().next(eligible, load)
-        if chosen is not None and load is not None:
+        if chosen is not None:
             mean = sum(load.get(ref.id, 0) for ref in eligible) / len(eligible)
             assert load.get(chosen.id, 0) <= mean + 1, (chosen, load)
+            self._bounded[len(eligible)] += 1
         return chosen
 
 
 @dataclass
 class Flight:
-    """One request: the attempts it has made and the one that runs."""
+    """One request: the attempts it has made and the one that runs, `reached`."""
 
     gateway: int
     session: str | None
@@ -60,6 +69,10 @@ class Simulation:
     arrived: int = 0
     answered: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    told: list[Counter[str]] = field(default_factory=lambda: [Counter(), Counter()])  # by gateway: errors given out
+    retried: Counter[int] = field(default_factory=Counter)  # by gateway
+    ends: Counter[str] = field(default_factory=Counter)  # what the router said after refusals and deaths
+    bounded: Counter[int] = field(default_factory=Counter)  # choices whose load bound was proved, by eligible replicas
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     accepted: set[tuple[str, ReplicaRef]] = field(default_factory=set)
     flights: list[Flight] = field(default_factory=list)
@@ -73,7 +86,7 @@ class Simulation:
         self.watch()
 
     def watch(self) -> None:
-        self.world.host.table._turn = WatchedTurn()
+        self.world.host.table._turn = WatchedTurn(self.world, self.bounded)
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -82,7 +95,9 @@ class Simulation:
         gateway = self.rng.randrange(2) if gateway is None else gateway
         if session is None and self.rng.random() < 0.9:
             session = f"s{self.rng.randrange(60)}"
-        media = (f"m{self.rng.randrange(30)}",) if self.rng.random() < 0.5 else ()
+        # Some media comes once: no replica has answered about it before.
+        known = f"m{self.rng.randrange(30)}" if self.rng.random() < 0.7 else f"once{self.arrived}"
+        media = (known,) if self.rng.random() < 0.5 else ()
         await self.choose(gateway, session, media, None)
 
     async def choose(self, gateway: int, session: str | None, media: tuple[str, ...], after: Flight | None) -> None:
@@ -92,14 +107,35 @@ class Simulation:
                 key(session) if session else None, self.world.now, media=media, after=after.decision if after else None
             )
         except Cosmos3Error as error:
-            assert error.status in (422, 429, 503)
-            assert error.retry_after_s or error.stable_code == "media_quarantined"
-            self.failed[error.stable_code] += 1
+            self.turned_away(gateway, session, media, after, error)
             return
         self.outcomes[decision.outcome] += 1
         reached = after.reached + 1 if after else 1
-        assert reached <= MAX_ATTEMPTS
+        assert reached == decision.attempt <= MAX_ATTEMPTS
+        if after:
+            self.retried[gateway] += 1
+            assert decision.ref != after.decision.ref, "a second attempt where the first one failed"
         self.flights.append(Flight(gateway, session, media, decision, reached))
+
+    def turned_away(
+        self, gateway: int, session: str | None, media: tuple[str, ...], after: Flight | None, error: Cosmos3Error
+    ) -> None:
+        """No request is lost: one is turned away only if nobody may take it, and is told when to come again."""
+        router, code = self.world.routers[gateway], error.stable_code
+        if code == "media_quarantined":
+            assert error.status == 422
+            assert any(router.poison.quarantined(item, self.world.now) for item in media)
+        elif code in ("session_home_busy", "session_home_lost"):
+            assert (error.status, self.mode) == (503, Mode.HARD)
+            assert session
+        else:
+            assert (code, error.status) in (("fleet_saturated", 429), ("no_replica", 503))
+            refused = after.decision.refused | {after.decision.ref} if after else frozenset()
+            ready = router.health.fleet(self.world.now).ready(refused)
+            assert not ready, f"{code}, and {ready} would have taken the request"
+        assert error.retry_after_s or code == "media_quarantined"
+        self.told[gateway][code] += 1
+        self.failed[code] += 1
 
     async def burst(self) -> None:
         session = f"s{self.rng.randrange(60)}"
@@ -112,8 +148,7 @@ class Simulation:
     async def accept(self) -> None:
         if flight := self.pick(Stage.CHOSEN):
             if flight.decision.ref not in self.alive:
-                await self.after(flight, self.router(flight).on_refused(
-                    flight.decision, self.world.now, Refused.UNREACHABLE))  # fmt: skip
+                await self.refused(flight, Refused.UNREACHABLE)
                 return
             if flight.session:
                 self.accepted.add((flight.session, flight.decision.ref))
@@ -136,16 +171,42 @@ class Simulation:
 
     async def refuse(self) -> None:
         if flight := self.pick(Stage.CHOSEN):
-            why = self.rng.choice(list(Refused))
-            end = self.router(flight).on_refused(flight.decision, self.world.now, why, status=STATUS.get(why, 0))
-            await self.after(flight, end)
+            await self.refused(flight, self.rng.choice(list(Refused)))
 
-    async def after(self, flight: Flight, end: Aftermath) -> None:
+    async def refused(self, flight: Flight, why: Refused) -> None:
+        end = self.router(flight).on_refused(flight.decision, self.world.now, why, status=STATUS.get(why, 0))
+        if why in (Refused.CLIENT_ERROR, Refused.SERVER_ERROR):
+            due = "passed_on"
+        elif why is Refused.TIMED_OUT:
+            due = "replica_timeout"
+        elif flight.reached < MAX_ATTEMPTS:
+            due = "retry"
+        else:
+            due = "fleet_saturated" if why is Refused.SATURATED else "replica_lost"
+        await self.after(flight, end, due)
+
+    async def died(self, flight: Flight) -> None:
+        """Source of what is due: rulings, reasoner 4."""
+        router = self.router(flight)
+        proven = all(map(router.poison.proven, flight.media))
+        first = flight.reached < MAX_ATTEMPTS and flight.decision.stage is not Stage.ANSWERING
+        due = "replica_lost" if not first else "retry" if proven else "replica_lost_on_media"
+        await self.after(flight, router.on_died(flight.decision, self.world.now), due)
+
+    async def after(self, flight: Flight, end: Aftermath, due: str) -> None:
+        """No request is lost: it is tried again, or its client is told why not, or gets the replica's own answer."""
+        given = "retry" if end.retry else end.error.stable_code if end.error else "passed_on"
+        assert given == due, (given, due, flight)
+        assert not (end.retry and end.error), "both tried again and answered"
         self.flights.remove(flight)
+        self.ends[given] += 1
         if end.retry:
             await self.choose(flight.gateway, flight.session, flight.media, flight)
-        else:
-            self.failed[end.error.stable_code if end.error else "passed_on"] += 1
+            return
+        self.failed[given] += 1
+        if end.error:
+            assert end.error.retry_after_s or end.error.remedy
+            self.told[flight.gateway][given] += 1
 
     # ---- replicas ---------------------------------------------------------------------------------------------------
 
@@ -157,7 +218,7 @@ class Simulation:
         if ref in self.alive:
             self.alive.discard(ref)
             for flight in [f for f in self.flights if f.decision.ref == ref]:
-                await self.after(flight, self.router(flight).on_died(flight.decision, self.world.now))
+                await self.died(flight)
 
     async def restart(self) -> None:
         dead = sorted(s.ref for s in self.world.specs.values() if s.ref not in self.alive)
@@ -243,9 +304,10 @@ class Simulation:
         places = (e.pending or e.home for e in rows._entries.values() if e.holders)
         assert dict(rows.load) == Counter(p.id for p in places if p), "load drifted"
         assert set(rows._idle._since) == {name for name, e in rows._entries.items() if not e.holders}
-        assert self.arrived == self.answered + self.failed.total() + len(self.flights), "a request was lost"
         for index, router in enumerate(self.world.routers):
             mine = [f for f in self.flights if f.gateway == index]
+            assert dict(router.counters.failures) == self.told[index], "counted otherwise than clients were told"
+            assert router.counters.retries == self.retried[index]
             assert len(router.leases) <= self.world.rules.max_sessions
             assert dict(router.leases._live) == Counter(f.session for f in mine if f.session)
             assert router.leases._dirty.keys() <= router.leases._leases.keys()
@@ -281,6 +343,7 @@ class Simulation:
             await self.finish()
         await self.converge()
         self.check()
+        assert self.arrived == self.answered + self.failed.total(), "this simulation has lost a request itself"
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -290,5 +353,8 @@ async def test_ten_thousand_events(seed: int, mode: Mode) -> None:
     await simulation.run()
     assert simulation.world.host.table.stats().live == {}
     assert simulation.answered > 1_500, "it must serve, not only refuse"
+    assert sum(n for eligible, n in simulation.bounded.items() if eligible > 1) > 200, "the load bound was at stake"
+    for code in ("retry", "replica_lost", "replica_lost_on_media", "replica_timeout", "passed_on"):
+        assert simulation.ends[code] > 2, f"{code}: every way in which a request can end must be taken"
     assert all(simulation.outcomes[o] > 20 for o in (Outcome.NEW, Outcome.HIT, Outcome.MOVED, Outcome.NONE))
     assert simulation.outcomes[Outcome.SPILLED] > (20 if mode is Mode.SOFT else -1)
