@@ -165,6 +165,7 @@ async def test_expired_leases_are_dropped() -> None:
     await world.flush()
     assert len(world.router.leases) == 0
     assert len(world.host.table) == 0
+    assert world.router.leases.expired == dict.fromkeys(("r0", "r1", "r2", "r3"), 5), "what the table counted"
 
 
 async def test_news_that_were_lost_are_made_good() -> None:

@@ -11,7 +11,7 @@ the table is away, leases stay valid; the router places unknown sessions by hash
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cosmos3_serve.reasoner.fleet import Fleet, ReplicaRef
@@ -54,6 +54,7 @@ class LeaseCache:
         self._retry_at = float("-inf")
         self._flushing = False
         self._urgent = False
+        self.expired: Mapping[str, int] = {}  # the table's count, as of the last report
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -196,6 +197,7 @@ class LeaseCache:
             self._tell_all()
         self._seen = reply.version
         self._urgent |= reply.more
+        self.expired = reply.expired
         self._drop_expired(now)
 
     def _see(self, generation: str) -> bool:

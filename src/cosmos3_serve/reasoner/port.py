@@ -108,6 +108,7 @@ class FlushReply:
         version: what `seen` is now.
         gap: news were lost; the gateway reports all its leases again and is corrected where needed.
         more: there is more news than fits.
+        expired: bindings forgotten by age, per replica id, over all gateways; for their exporters.
     """
 
     generation: str
@@ -118,6 +119,7 @@ class FlushReply:
     more: bool = False
     proven: tuple[str, ...] = ()
     quarantined: tuple[str, ...] = ()
+    expired: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

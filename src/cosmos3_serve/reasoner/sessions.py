@@ -122,6 +122,7 @@ class SessionTable:
             more=version < self._news.version,
             proven=tuple(n.subject for n in rows if n.kind is NewsKind.PROVEN),
             quarantined=tuple(n.subject for n in rows if n.kind is NewsKind.QUARANTINED),
+            expired=dict(self._bindings.expired),
         )
 
     def adopt(self, touch: Touch, now: float) -> Entry | None:

@@ -1,11 +1,13 @@
 """The list of sessions: the fleet's table, the same from every gateway, a tenant's own, page by page."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.gateway import CHAT, OTHER_TOKEN, TOKEN, World, soon, text, world
 
 LIST = "/v1/sessions"
@@ -57,6 +59,27 @@ async def test_a_tenant_sees_its_own_sessions_only(tmp_path: Path) -> None:
         for cursor in (*ids[0], "0", "f" * 48):
             shown = (await two.get(LIST, params={"after": cursor})).json()["data"]
             assert {row["id"] for row in shown} <= ids[1]
+
+
+async def test_a_session_that_expires_is_counted_on_every_gateway(tmp_path: Path) -> None:
+    async with world(tmp_path, gateways=2, session_ttl_s=5) as here, at(here, 0) as one, at(here, 1) as two:
+        home = await ask(one, "short-lived")
+        await settled(here)
+        for http in (one, two):
+            assert await expired(http) == {}
+        # Later than the session lives, sooner than a replica counts as silent.
+        here.core._clock = lambda: time.monotonic() + 6
+        await soon(lambda: here.core._table.stats().expired)
+        for http in (one, two):
+            await soon(lambda: all(g.front.router.leases.expired for g in here.gateways))
+            assert await expired(http) == {home: 1.0}
+
+
+async def expired(http: httpx.AsyncClient) -> dict[str, float]:
+    """Replica -> sessions of it that a scrape shows as expired, zeros left out."""
+    families = text_string_to_metric_families((await http.get("/metrics")).text)
+    rows = [row for family in families for row in family.samples if row.name == "cosmos3_reasoner_sessions_total"]
+    return {r.labels["replica"]: r.value for r in rows if r.labels["outcome"] == "expired" and r.value}
 
 
 async def test_pages_follow_each_other_by_their_cursor(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def figures(front: Front) -> Figures:
         store_bytes=front.gate.store.used_bytes,
         leases=len(router.leases),
         retries=router.counters.retries,
-        sessions=router.counters.rows(),
+        sessions=router.counters.rows(router.leases.expired),
         failures=dict(router.counters.failures),
         replicas={m.replica_id: (states[m.replica_id].state.value, router.health.load(m.ref))
                   for m in front.members.values() if m.replica_id in states},

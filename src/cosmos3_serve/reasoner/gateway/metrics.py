@@ -12,7 +12,9 @@ from prometheus_client.registry import Collector
 
 PREFIX = "cosmos3_reasoner"
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-_SESSION_TEXT = "Accepted questions by replica and by what became of their session; `expired` counts sessions."
+_SESSION_TEXT = (
+    "Accepted questions by replica and by what became of their session; `expired` counts sessions, of all gateways."
+)
 
 
 @dataclass(frozen=True, slots=True)
