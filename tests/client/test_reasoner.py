@@ -124,7 +124,9 @@ async def test_smoke_passes_with_the_description_last(
     monkeypatch.setattr(reasoner_smoke, "SECONDS", 2)
     async with world(tmp_path, replicas=1) as here:
         assert await command(here, "smoke", monkeypatch=monkeypatch) == 0
-        assert capsys.readouterr().out.splitlines()[-1] == "Smoke test passed: r0 word word"
+        said = capsys.readouterr()
+        assert said.out.splitlines()[-1] == "Smoke test passed: r0 word word"
+        assert "made a video of 2 s" in said.out + said.err
 
 
 async def test_smoke_fails_on_an_empty_answer_and_on_an_unseen_video(tmp_path: Path) -> None:

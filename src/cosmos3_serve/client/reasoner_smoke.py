@@ -25,7 +25,7 @@ Serve = Callable[[Path], AbstractContextManager[str]]
 async def smoke(
     reasoner: Reasoner,
     *,
-    seconds: int = SECONDS,
+    seconds: int | None = None,
     serve: Serve | None = None,
     say: Callable[[str], None] = lambda text: None,
     on_wait: Callable[[Cosmos3Error, float], None] = lambda why, seconds: None,
@@ -35,6 +35,7 @@ async def smoke(
     The video goes as data, so that the same test runs against servers without a files API.
 
     Args:
+        seconds: length of the video; default: `SECONDS`.
         serve: makes the file available for as long as a block lasts and gives its URL; the server fetches it there.
 
     Raises:
@@ -42,6 +43,7 @@ async def smoke(
         ServiceFailure: code `video_not_served`: the URL does not lead to the video.
         Cosmos3Error: as `Reasoner.ask`.
     """
+    seconds = SECONDS if seconds is None else seconds
     with ExitStack() as stack:
         path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cosmos3-smoke-"))) / VIDEO
         made_by = await asyncio.to_thread(make_video, path, seconds=seconds)
