@@ -33,7 +33,7 @@ FAMILIES: Final[Mapping[str, tuple[str, str]]] = {
     "vllm:prefix_cache_queries": ("counter", "Prompt tokens looked up in the prefix cache."),
     "vllm:prefix_cache_hits": ("counter", "Prompt tokens found there."),
     "vllm:mm_cache_queries": ("counter", "Videos and images looked up in the processor cache."),
-    "vllm:mm_cache_hits": ("counter", "Videos and images found there: neither decoded nor sent again."),
+    "vllm:mm_cache_hits": ("counter", "Videos and images found there: not processed again."),
     "vllm:prompt_tokens": ("counter", "Prompt tokens worked on."),
     "vllm:generation_tokens": ("counter", "Tokens of answers."),
     "vllm:num_preemptions": ("counter", "Questions put back for want of KV cache."),
