@@ -20,6 +20,7 @@ from support.gateway import CHAT, about, text, world
 from support.readme import ask_as_written
 from support.real_fleet import (
     ASKED,
+    STEP_TOKENS,
     TOKENS,
     TOLD,
     RealFleet,
@@ -39,6 +40,8 @@ from cosmos3_serve.reasoner.setup import MODEL_NAME, SECRET_HEADER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
+VIDEOS = 14
+WORDS = ("What happens?", "Which colour is the square?", "Where does it go?", "Is it fast?", "Count the bars, please.")
 LONG = "word " * 6_500  # most of a step of the engine, some seconds of prefill
 # Paths that a replica serves; none of them is the gateway's.
 INNER = (
@@ -216,7 +219,7 @@ async def test_affinity_encodes_each_of_twelve_videos_once(reasoner: RealFleet) 
 async def test_keys_from_content_give_the_same_spread(reasoner: RealFleet) -> None:
     before = await reasoner.processed()
     told = []
-    for turn in range(3):
+    for turn in range(8):
         told.append(await reasoner.ask([about(video(100 + n), f"question {turn}", **ASKED) for n in range(12)]))
     assert await reasoner.processed() - before == 12
     assert Counter(homes_of(told)) == {"replica-0": 6, "replica-1": 6}
@@ -225,10 +228,10 @@ async def test_keys_from_content_give_the_same_spread(reasoner: RealFleet) -> No
 async def test_round_robin_encodes_on_both_although_a_header_is_sent(reasoner: RealFleet, tmp_path: Path) -> None:
     """The gateway under test runs here; the replicas are the fleet's, untouched."""
     real = [Service(r["url"], 8, HeldMedia(10**9, 4096)) for r in reasoner.replicas]
-    before = await reasoner.processed()
     async with world(tmp_path, real=real, secret=reasoner.secret, routing="round-robin") as here, here.client() as http:
-        canaries = await reasoner.processed() - before
-        for turn in range(2):
+        before = await reasoner.processed_by()
+        asked: Counter[str] = Counter()
+        for turn in range(8):
             for number in range(12):
                 body = about(video(200 + number), f"question {turn}", **ASKED)
                 # One alone in between shifts the turns: a fixed order would send each video to one replica only.
@@ -236,25 +239,30 @@ async def test_round_robin_encodes_on_both_although_a_header_is_sent(reasoner: R
                     await http.post(CHAT, json=text(**ASKED))
                 answer = await http.post(CHAT, json=body, headers={"X-Session-ID": f"rr-{number}"}, timeout=120)
                 assert (answer.status_code, session_of(answer)) == (200, "none")
-    assert await reasoner.processed() - before - canaries == 24
+                asked[home_of(answer)] += 1
+        after = await reasoner.processed_by()
+    assert {replica: after[replica] - before[replica] for replica in after} == {"replica-0": 12, "replica-1": 12}
+    assert asked == {"replica-0": 48, "replica-1": 48}
 
 
 # ---- nothing mixes --------------------------------------------------------------------------------------------------
 
 
 async def test_equal_names_never_mix_answers(reasoner: RealFleet) -> None:
-    """Two tenants, one session id, one uuid, two videos of different length."""
-    urls = {"one": video(300, frames=8), "two": video(301, frames=32)}
-    pictures: dict[str, list[dict[str, float]]] = {"one": [], "two": []}
-    for _ in range(3):
-        for tenant, url in urls.items():
-            body = about(url, "the same words", **TOLD)
-            body["messages"][0]["content"][0]["uuid"] = "same"
-            async with reasoner.client(tenant) as http:
-                answer = await http.post(CHAT, json=body, headers={"X-Session-ID": "same"})
-            assert answer.status_code == 200, answer.text
-            pictures[tenant].append(picture_of(answer))
-    one, two = pictures.values()
+    """One session id, one uuid, two videos of different length: of two tenants, and of one."""
+    urls = (video(300, frames=8), video(301, frames=32))
+    pictures: tuple[list[dict[str, float]], ...] = ([], [])
+    for tenants in (("one", "two"), ("one", "one")):
+        for _ in range(3):
+            for tenant, url, found in zip(tenants, urls, pictures, strict=True):
+                body = about(url, "the same words", **TOLD)
+                body["messages"][0]["content"][0]["uuid"] = "same"
+                async with reasoner.client(tenant) as http:
+                    answer = await http.post(CHAT, json=body, headers={"X-Session-ID": "same"})
+                assert answer.status_code == 200, answer.text
+                found.append(picture_of(answer))
+    one, two = pictures
+    assert len(one) == len(two) == 6
     within = max(distance(a, b) for same in (one, two) for a in same for b in same)
     assert 10 * within < min(distance(a, b) for a in one for b in two)
 
@@ -275,15 +283,32 @@ async def test_a_replica_that_lost_a_video_gets_it_again(reasoner: RealFleet) ->
 
 
 async def test_many_videos_and_sixty_four_questions_at_once(reasoner: RealFleet) -> None:
-    """The encoder cache of a replica holds four of these videos, each replica gets six."""
-    urls = [video(400 + n, frames=52 + 2 * n, size=(640, 352)) for n in range(12)]
-    bodies = [about(url, "What happens?", **TOLD) for url in urls]
-    alone = [picture_of(answer) for answer in await reasoner.ask(bodies)]
-    numbers = [n % 12 for n in range(64)]
-    answers = await reasoner.ask([bodies[n] for n in numbers], width=64)
+    """Each replica gets more of these videos than its encoder cache holds, and 64 different questions are on their way,
+    in two sweeps over the videos."""
+    urls = [video(400 + n, frames=24 + 4 * n, size=(640, 352)) for n in range(VIDEOS)]
+    bodies = [about(urls[n % VIDEOS], WORDS[n // VIDEOS], **TOLD) for n in range(64)]
+    heads = [{"X-Session-ID": f"many-{n % VIDEOS}"} for n in range(64)]
+    await reasoner.ask([text(**ASKED)] * VIDEOS, heads[:VIDEOS], width=1)  # one by one, so every other one each
+    alone: dict[int, dict[str, float]] = {}
+    tokens: Counter[str] = Counter()
+    few = asyncio.Semaphore(4)
+
+    async def questions_of(first: int) -> None:
+        same = range(first, 64, VIDEOS)
+        async with few:  # in turn: all but the first are warm
+            answers = await reasoner.ask([bodies[n] for n in same], [heads[n] for n in same], width=1)
+        alone.update(zip(same, map(picture_of, answers), strict=True))
+        usage = answers[0].json()["usage"]["prompt_tokens_details"]["multimodal_tokens"]
+        tokens[home_of(answers[0])] += usage["video"]
+
+    await asyncio.gather(*map(questions_of, range(VIDEOS)))
+    assert len(tokens) == 2
+    assert min(tokens.values()) > STEP_TOKENS, "the premise: a replica's videos do not fit into its encoder cache"
+    numbers = sorted(range(64), key=lambda n: (n // VIDEOS // 3, n % VIDEOS))
+    answers = await reasoner.ask([bodies[n] for n in numbers], [heads[n] for n in numbers], width=64)
     for number, answer in zip(numbers, answers, strict=True):
         found = picture_of(answer)
-        assert min(range(12), key=lambda n, found=found: distance(alone[n], found)) == number
+        assert min(alone, key=lambda n, found=found: distance(alone[n], found)) == number
     for replica in reasoner.replicas:
         assert reasoner.engine(replica["id"]).is_running()
 
@@ -318,5 +343,4 @@ async def test_a_client_that_leaves_in_prefill_stops_the_work(reasoner: RealFlee
     await reasoner.idle()
     assert await reasoner.total("generation_tokens_total") - before == 2
     # What the order of events rests on.
-    step = min(r["engine"]["step_tokens"] for r in reasoner.replicas)
-    assert 3 * min(answer.json()["usage"]["prompt_tokens"] for answer in answers) > 2 * step
+    assert 3 * min(answer.json()["usage"]["prompt_tokens"] for answer in answers) > 2 * STEP_TOKENS

@@ -25,10 +25,13 @@ TOKENS = {"one": "token-of-tenant-one", "two": "token-of-tenant-two"}
 ASKED = {"max_completion_tokens": 1, "temperature": 0}
 # The text of all answers is the same; what tells them apart are their logprobs.
 TOLD = {**ASKED, "logprobs": True, "top_logprobs": 5}
+STEP_TOKENS = 16_384  # of one step of an engine, and of its encoder cache
 SETTINGS = {
     "COSMOS3_REASONER_WORKERS": "2",
     "COSMOS3_REASONER_GATEWAYS": "2",
     "COSMOS3_REASONER_QUEUE_TIMEOUT_S": "600",
+    # A small encoder cache, so that few videos are more than it holds.
+    "COSMOS3_VLLM_ARGS": f"--max-num-batched-tokens={STEP_TOKENS}",
     # vLLM's own, for one test: a replica's processor cache can be emptied as if others' videos had pushed ours out.
     "VLLM_SERVER_DEV_MODE": "1",
 }
@@ -92,7 +95,12 @@ class RealFleet(LocalReasoner):
 
     async def processed(self) -> float:
         """Videos and images that replicas had to process, since they started."""
-        return await self.total("mm_cache_queries_total") - await self.total("mm_cache_hits_total")
+        return sum((await self.processed_by()).values())
+
+    async def processed_by(self) -> dict[str, float]:
+        """Replica -> what it had to process."""
+        rows = await self.figures()
+        return {r: said["vllm:mm_cache_queries_total"] - said["vllm:mm_cache_hits_total"] for r, said in rows.items()}
 
     async def are_running(self, count: int) -> bool:
         """Whether vLLM counts so many questions that run or wait."""
