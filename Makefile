@@ -22,7 +22,7 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint cons
 INSTALLED := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(VENV)/.quickstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check lint unit bench setup setup-reasoner reasoner-for-tests docs recipes clean
+.PHONY: help quickstart test slow check lint unit bench setup setup-reasoner reasoner-for-tests docs recipes clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test: lint reasoner-for-tests ## everything: lint, types, units, real Ray, a rea
 	@$(BIN)/python -m pytest -m "not slow and not e2e" $(PARALLEL) $(ARGS); units=$$?; \
 	$(BIN)/python -m pytest -m "e2e and not slow" $(ARGS); real=$$?; \
 	case "$$units $$real" in "0 0"|"5 0"|"0 5") ;; *) exit 1;; esac  # 5: ARGS chose none of that lane
+
+slow: reasoner-for-tests ## the long lane, which `make test` leaves out: large files, 200 kills, long simulations
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 check: lint unit ## lint, types and the fast tests only
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 from measure import load
 from measure.big_artifact import inflate
 from measure.echo import Echo
@@ -46,9 +47,7 @@ def health(service: LocalGenerator, cores: int, seconds: float, artifact_bytes: 
             fetcher = _Fetcher(service, path) if download else None
             times, control = _probe(service, echo.port, seconds)
             carried = fetcher.stop(artifact_bytes) / seconds / 1e6 if fetcher else 0.0
-            states = [http.get(place).json()["state"] for place in places]
-            open_now = sum(state in ("queued", "running") for state in states)
-            demand(not places or open_now >= BATCHES - 4, f"only {open_now} batches were still in flight at the end")
+            open_now = all_in_flight(http, places)
             for place in places:
                 http.delete(place)
             for place in places:
@@ -60,6 +59,18 @@ def health(service: LocalGenerator, cores: int, seconds: float, artifact_bytes: 
             rows.append([name, len(times), *cells, f"{carried:.0f}" if download else ""])
     note = NOTE.format(period=PERIOD_S * 1000, batches=BATCHES, mb=artifact_bytes // 1_000_000, cores=cores)
     return Section("Time to answer /health", note, rows, figures)
+
+
+def all_in_flight(http: httpx.Client, places: list[str]) -> int:
+    """How many batches have not ended: all of them, or the load was not what the table says.
+
+    Raises:
+        InvalidRun: a batch has ended.
+    """
+    states = [http.get(place).json()["state"] for place in places]
+    open_now = sum(state in ("queued", "running") for state in states)
+    demand(open_now == len(places), f"only {open_now} of {len(places)} batches were still in flight at the end")
+    return open_now
 
 
 def _probe(service: LocalGenerator, echo_port: int, seconds: float) -> tuple[list[float], list[float]]:
@@ -114,8 +125,6 @@ class _Fetcher:
 
 def _fetch(url: str, path: str) -> None:
     import threading
-
-    import httpx
 
     token = sys.stdin.readline().strip()
     stopped = threading.Event()

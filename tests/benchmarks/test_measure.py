@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from measure import big_artifact, load
+from measure.health import all_in_flight
 from measure.result import InvalidRun, Section, quantile, report
 from support.core import start_core
 from support.fakes import FakeClock
@@ -48,6 +49,22 @@ def test_a_batch_that_was_not_accepted_or_whose_events_broke_off_is_refused() ->
         load.post(service({}, 429), load.samples(1))
     with pytest.raises(InvalidRun, match="broke off"):
         load.wait(service({}), "/v1/batches/x")
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_health_is_timed_only_while_every_batch_is_in_flight(ended: int) -> None:
+    states = ["running"] * 4 + ["queued"] * (12 - ended) + ["succeeded"] * ended
+    places = [f"/v1/batches/{i}" for i in range(len(states))]
+
+    def view(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"state": states[places.index(request.url.path)]})
+
+    http = httpx.Client(base_url="http://t", transport=httpx.MockTransport(view))
+    if ended:
+        with pytest.raises(InvalidRun, match="15 of 16"):
+            all_in_flight(http, places)
+    else:
+        assert all_in_flight(http, places) == 16
 
 
 def test_sizes_are_what_was_added_between_two_looks() -> None:

@@ -124,7 +124,7 @@ async def test_another_body_under_the_same_id_is_a_conflict(tmp_path: Path) -> N
             await hand_over(service, BODY, ledger=True)
             with pytest.raises(Conflict) as caught:
                 await hand_over(service, BODY.replace(b'"p"', b'"q"'), ledger=True)
-    assert caught.value.stable_code == "idempotency_conflict"
+    assert caught.value.stable_code == "request_id_conflict"
 
 
 def forget(server: LedgerServer) -> None:

@@ -167,7 +167,7 @@ def problem_body(**fields: Any) -> bytes:
         (400, problem_body(code="invalid_request_id"), InvalidRequestId, "invalid_request_id", ExitCode.INPUT),
         (400, problem_body(code="storage_not_authorized"), StorageAuthorizationError, None, ExitCode.INPUT),
         (404, problem_body(code="model_not_loaded"), ModelNotLoaded, "model_not_loaded", ExitCode.INPUT),
-        (409, problem_body(code="idempotency_conflict"), Cosmos3Error, "idempotency_conflict", ExitCode.INPUT),
+        (409, problem_body(code="request_id_conflict"), Cosmos3Error, "request_id_conflict", ExitCode.INPUT),
         (413, problem_body(code="limit_exceeded"), LimitExceeded, "limit_exceeded", ExitCode.INPUT),
         (422, b'{"detail":[{"loc":["body"],"msg":"bad"}]}', ValidationFailed, "validation_failed", ExitCode.INPUT),
         (429, problem_body(code="queue_full"), QueueFull, "queue_full", ExitCode.REFUSED),

@@ -143,7 +143,7 @@ RULES: dict[str, Edit] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaselineServer]:
-    with BaselineServer(tmp_path_factory.mktemp("server"), faults=Faults()) as made:
+    with BaselineServer(tmp_path_factory.mktemp("server"), faults=Faults(), roots=("s3://bucket",)) as made:
         yield made
 
 

@@ -179,6 +179,7 @@ def kill_and_resume(world: World, kills: int) -> None:
     manifest = found["manifest"]
     objects = world.objects()
     assert world.early == []
+    assert world.proxy.faults > 0, "S3 never failed, so this says nothing about kills while it does"
     assert json.loads(objects["provenance.json"]) == manifest
     assert (manifest["status"], len(manifest["artifacts"])) == ("completed", 5)
     assert objects["response.json"] == world.server.ledger[manifest["request_id"]].response

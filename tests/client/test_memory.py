@@ -44,7 +44,6 @@ def test_four_files_of_64_mb_to_a_folder(tmp_path: Path) -> None:
     assert carry(tmp_path, {}, str(tmp_path / "out"), 4, 64 * MB) < 50
 
 
-@pytest.mark.slow
 def test_four_files_of_64_mb_to_s3(s3: LocalS3, tmp_path: Path) -> None:
     """Two uploads hold up to four parts of 8 MiB each, whatever the size of the file."""
     s3.create_bucket("memory")

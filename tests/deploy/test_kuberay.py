@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.manifests import GENERATOR_SET, KUBERAY_SET, kustomize
 
-from cosmos3_serve.contract.wire import APP_NAME
+from cosmos3_serve.contract.wire import APP_NAME, DIFFUSERS_REVISION
 from cosmos3_serve.deploy.check import check
 from cosmos3_serve.deploy.kuberay import applications, pods
-from cosmos3_serve.deploy.kuberay.values import DIFFUSERS_REVISION, SERVICES, KuberayValues
+from cosmos3_serve.deploy.kuberay.values import SERVICES, KuberayValues
 from cosmos3_serve.deploy.render import render, write
 from cosmos3_serve.deploy.values import catalogue
 from cosmos3_serve.errors import UsageError

@@ -1,12 +1,10 @@
 """The generator as it is deployed: real Ray, real Serve, the tiny checkpoint with random weights."""
 
-import asyncio
 import concurrent.futures
 import contextlib
 import io
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -18,6 +16,8 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
+from support.crowd import forty_of_fifty_leave
+from support.lateness import Lateness
 from support.service import Figures, client, images, shared_cache
 
 from cosmos3_serve.generator.local import LocalGenerator
@@ -96,27 +96,26 @@ def test_what_may_not_share_is_not_mixed(http: httpx.Client) -> None:
     assert after.since(before, "inference_batch_size_count") == 2
 
 
-def test_fifty_clients_of_whom_most_leave_do_not_block_the_fifty_first(generator: LocalGenerator) -> None:
-    async def scenario() -> int:
-        async with httpx.AsyncClient(
-            base_url=generator.url, headers=generator.headers, timeout=60, limits=httpx.Limits(max_connections=60)
-        ) as http:
-            posts = [
-                asyncio.create_task(http.post("/v1/batches", json={"samples": images(f"leaver-{i}", num_steps=1)}))
-                for i in range(50)
-            ]
-            chance = random.Random(5)
-            await asyncio.sleep(0.05)  # inside the window in which Serve gathers a batch
-            leavers = chance.sample(posts, 40)
-            for task in leavers:
-                await asyncio.sleep(chance.random() * 0.01)
-                task.cancel()
-            answers = await asyncio.gather(*posts, return_exceptions=True)
-            stayed = [a.status_code for a in answers if isinstance(a, httpx.Response)]
-            assert len(stayed) >= 10 and set(stayed) == {200}
-            return (await http.post("/v1/batches", json={"samples": images("after-all")})).status_code
+def test_fifty_clients_of_whom_most_leave_do_not_block_the_fifty_first(
+    generator: LocalGenerator, http: httpx.Client
+) -> None:
+    crowd = forty_of_fifty_leave(generator, images("c", num_steps=4)[0], "leaver")
+    assert [a.json()["outputs"][0]["status"] for a in crowd.stayed] == ["success"] * 10
+    assert crowd.queued > 0 and crowd.left["cancelled"] > 0, crowd
+    assert set(crowd.left) <= {"cancelled", "succeeded"}, crowd.left
+    answer = post(http, images("after-all"))
+    assert answer.status_code == 200 and answer.json()["outputs"][0]["status"] == "success"
 
-    assert asyncio.run(scenario()) == 200
+
+def test_an_id_is_one_body_for_ever(http: httpx.Client) -> None:
+    def ask(prompt: str) -> httpx.Response:
+        return http.post("/v1/batches", json={"samples": images("a", prompt=prompt), "request_id": "one-body"})
+
+    first, other, again = ask("a red ball"), ask("a blue ball"), ask("a red ball")
+    assert first.status_code == 200
+    assert (other.status_code, other.json()["code"]) == (409, "request_id_conflict")
+    assert other.headers["content-type"] == "application/problem+json" and "request_id" in other.json()["detail"]
+    assert again.status_code == 200 and again.content == first.content
 
 
 # ---- liveness under load -------------------------------------------------------------------------------------------
@@ -127,11 +126,14 @@ def test_health_answers_at_once_while_a_batch_runs(generator: LocalGenerator, ht
     assert accepted.status_code == 202
     place = accepted.headers["location"]
     slowest, looks = 0.0, 0
-    while http.get(place).json()["state"] in ("queued", "running"):
-        started = time.perf_counter()
-        assert http.get("/health").status_code == 200
-        slowest, looks = max(slowest, time.perf_counter() - started), looks + 1
-    assert looks > 3 and slowest < 2.0  # the baseline takes as long as the batch
+    with Lateness() as machine:
+        while http.get(place).json()["state"] in ("queued", "running"):
+            started = time.perf_counter()
+            assert http.get("/health").status_code == 200
+            slowest, looks = max(slowest, time.perf_counter() - started), looks + 1
+    # The baseline takes as long as the batch. Ours took 67 ms at most in the benchmark; what a busy machine adds to
+    # everybody's waiting is measured here and taken off.
+    assert looks > 3 and slowest - machine.worst_s < 0.4, (slowest, machine.worst_s)
     assert http.get("/ready").status_code == 200
 
 

@@ -74,7 +74,7 @@ def test_what_it_says_lies_where_it_says(done) -> None:
 def test_a_conditioning_key_was_encoded_and_a_transfer_sample_made_its_control(done) -> None:
     result, _, _ = done
     request = json.loads((Path(result["publication"]) / "request.json").read_text())
-    uris = [sample.get("vision_path", "") for sample in request["samples"]]
+    uris = [s["vision_path"] for s in request["samples"] if s.get("model_mode") == "image2video"]
     assert any("%20" in uri and "%2B" in uri for uri in uris)
     assert any(artifact["path"].endswith("control_edge.mp4") for artifact in result["artifacts"])
 

@@ -46,6 +46,28 @@ async def test_the_whole_file_with_its_validators(client: httpx.AsyncClient, des
     assert empty.status_code == 200 and empty.content == b"" and "utf-8" in empty.headers["content-type"]
 
 
+async def test_serving_to_the_end_is_a_phase(desk: FakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    front = make_front(desk, TokenBook(TOKEN, None))
+    transport = httpx.ASGITransport(app=build_app(front))
+    named = 'cosmos3_generator_phase_seconds_count{phase="delivery"}'
+
+    def served() -> str:
+        lines = front.metrics.render().decode().splitlines()
+        return next((line for line in lines if line.startswith(named)), "").rpartition(" ")[2]
+
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://t", headers=bearer) as http:
+        await http.head(URL)
+        assert served() == ""  # nothing was served
+        await http.get(URL)
+        await http.get(URL, headers={"Range": "bytes=5-6"})
+        assert served() == "2.0"
+        monkeypatch.setattr(artifacts.os, "pread", lambda d, s, o: b"x" * 10 if o == 0 else b"")
+        with pytest.raises(Exception, match="shorter"):
+            await http.get(URL)
+        assert served() == "2.0"  # broken off
+
+
 @pytest.mark.parametrize(
     ("header", "first", "end"),
     [("bytes=0-0", 0, 1), ("bytes=10-19", 10, 20), ("bytes=1000-", 1000, len(CONTENT)), ("BYTES=5-6", 5, 7),

@@ -98,6 +98,13 @@ _PLAIN: dict[str, Any] = {
 }
 
 
+# Every field of upstream's sample overrides; it forbids any other.
+FIELDS = frozenset(
+    {*_NULL, *_PLAIN, "name", "model_mode", "num_frames", "num_steps", "guidance", "shift", "aspect_ratio"}
+    | {"output_dir", "defaults_file", "prompt_path", "prompt_upsampling"}
+) - {"native_prompt_upsampling"}
+
+
 def resolve(sample: dict[str, Any], output_dir: str) -> dict[str, Any]:
     """Resolved args of one sample as the framework echoes them, absolute `output_dir` included."""
     given = {k: v for k, v in sample.items() if v is not None and k not in ("prompt_path", "prompt_upsampling")}

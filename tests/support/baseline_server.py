@@ -22,12 +22,15 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from support.baseline_artifacts import ArtifactSender
-from support.baseline_media import resolve, write_outputs
+from support.baseline_media import FIELDS, resolve, write_outputs
+from support.baseline_staging import StorageRefused, check_inputs
 
 PIN = "5e67049cd94acb667786f1e6dd0dab821cb90c97"
 BACKEND = "cosmos-framework-native-ray-serve"
 SOURCE_REVISION = "0123456789abcdef0123456789abcdef01234567"
 SCHEMA = "npa.cosmos3.ray-serve.batch.v1"
+# What FastAPI and Ray's proxy answer to anyone; the texts of the first three are stand-ins.
+UNPROTECTED = {"/docs": "docs", "/redoc": "redoc", "/openapi.json": "{}", "/-/healthz": "success", "/-/routes": "{}"}
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 
@@ -64,6 +67,8 @@ class _Http(ThreadingHTTPServer):
 class BaselineServer:
     """Context manager; serves on a free loopback port until it is left.
 
+    `roots` are the S3 roots that inputs may come from; without any, every media input is refused.
+
     Attributes: `endpoint`, `token`, `log` (method, path, Range header or ""), `batches` (accepted request ids in
     order), `generated` (request_id/sample -> how often it was generated).
     """
@@ -79,10 +84,11 @@ class BaselineServer:
         max_batch_size: int = 4,
         faults: Faults | None = None,
         padding: dict[str, int] | None = None,
+        roots: tuple[str, ...] = (),
     ) -> None:
         self.root, self.token, self.revision, self.backend = root.resolve(), token, revision, backend
         self.guardrails, self.max_batch_size = guardrails, max_batch_size
-        self.faults, self.padding = faults or Faults(), padding or {}
+        self.faults, self.padding, self.roots = faults or Faults(), padding or {}, roots
         self.log: list[tuple[str, str, str]] = []
         self.batches: list[str] = []
         self.generated: dict[str, int] = {}
@@ -203,6 +209,9 @@ class BaselineHandler(ArtifactSender):
 
     def route(self, path: str) -> None:
         """Answer one request; the ledger test server extends this."""
+        if self.command == "GET" and path in UNPROTECTED:
+            self.plain(200, UNPROTECTED[path])
+            return
         known = {"/health": "GET", "/ready": "GET", "/models": "GET", "/system-info": "GET", "/v1/batches": "POST"}
         artifact = path.startswith("/v1/artifacts/")
         if not artifact and path not in known:
@@ -218,8 +227,11 @@ class BaselineHandler(ArtifactSender):
             self._simple(path)
 
     def authorized(self) -> bool:
-        given = (self.headers.get("Authorization") or "").encode("latin-1")
-        if hmac.compare_digest(given, f"Bearer {self.app.token}".encode()):
+        given = self.headers.get("Authorization") or ""
+        if not given.isascii():  # its comparison of texts raises
+            self.plain(500, "Internal Server Error")
+            return False
+        if hmac.compare_digest(given, f"Bearer {self.app.token}"):
             return True
         self.send(401, {"detail": "invalid bearer token"})
         return False
@@ -254,14 +266,17 @@ class BaselineHandler(ArtifactSender):
             self.send(status, {"detail": f"planned {status}"}, **({"Retry-After": "0"} if status == 429 else {}))
             return
         time.sleep(faults.post_delay_s)
-        model = body.get("model", "Cosmos3-Nano")
-        if model != "Cosmos3-Nano":
-            self.send(404, {"detail": f"model {model!r} is not loaded"})
-            return
         try:
-            request_id, samples = self.accept(body)
+            request_id, model, samples = self.checked(body)
+            if model != "Cosmos3-Nano":
+                self.send(404, {"detail": f"model {model!r} is not loaded"})
+                return
+            self.accept(request_id, samples)
             outputs = [self.app.generate(request_id, sample) for sample in samples]
             answer = self.app.response(request_id, model, outputs)
+        except StorageRefused as refused:
+            self.send(400, {"detail": str(refused)})
+            return
         except Exception:
             self.plain(500, "Internal Server Error")
             return
@@ -273,17 +288,32 @@ class BaselineHandler(ArtifactSender):
         else:
             self.send(200, answer)
 
-    def accept(self, body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-        """The baseline's own checks; every failure is an exception, which it answers with an opaque 500."""
-        samples = body["samples"]
+    def checked(self, body: dict[str, Any]) -> tuple[str, str, list[dict[str, Any]]]:
+        """Request id, model and samples. Every failure is an exception, which the baseline answers with an opaque
+        500."""
+        samples, model = body["samples"], body.get("model", "Cosmos3-Nano")
         names = [str(sample["name"]).strip() for sample in samples]
         request_id = body.get("request_id") or uuid.uuid4().hex
-        if not names or len(set(names)) != len(names) or not all(SAFE.fullmatch(n) for n in [request_id, *names]):
+        safe = all(SAFE.fullmatch(n) for n in [request_id, *names])
+        if not names or len(set(names)) != len(names) or not safe or not isinstance(model, str):
             raise ValueError("bad batch")
+        return request_id, model, samples
+
+    def accept(self, request_id: str, samples: list[dict[str, Any]]) -> None:
+        """Takes the id, for good, then looks at the samples one by one.
+
+        Raises:
+            StorageRefused: the id leads out of the output root, or an input is not allowed.
+        """
+        if (self.app.root / request_id).resolve().parent != self.app.root:
+            raise StorageRefused("invalid request id")
         (self.app.root / request_id).mkdir()
+        for sample in samples:
+            check_inputs(sample, self.app.roots)
+            if sample.keys() - FIELDS:
+                raise ValueError("a key that upstream does not know")
         with self.app.lock:
             self.app.batches.append(request_id)
-        return request_id, samples
 
 
 def _hash(path: Path) -> tuple[int, str]:

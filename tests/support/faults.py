@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from support.scripted_engine import RUNS
+from support.scripted_engine import CALLS, RUNS
 from support.scripted_service import ScriptedGenerator
 from support.service import client
 
@@ -97,6 +97,11 @@ class Faulty(ScriptedGenerator):
         """How often the engine finished which sample, by `request/sample`, over all lives of the service."""
         path = self.output_root.parent / RUNS
         return Counter(path.read_text().splitlines() if path.is_file() else [])
+
+    def calls(self) -> list[list[str]]:
+        """The samples of every call that the engine got, by `request/sample`, those that broke included."""
+        path = self.output_root.parent / CALLS
+        return [line.split() for line in path.read_text().splitlines()] if path.is_file() else []
 
     def true_artifacts(self, http: httpx.Client, request_id: str) -> list[bytes]:
         """The bytes of every artifact of an ended batch, each as large and with the SHA-256 that its response says."""

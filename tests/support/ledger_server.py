@@ -154,7 +154,7 @@ class LedgerHandler(BaselineHandler):
             self.problem(404, "not_found", "no such batch")
         elif self.command == "DELETE":
             batch.state = batch.state if batch.ended else "cancelled"
-            self.send(202, batch.view())
+            self.send(200, batch.view())
         elif what == "":
             self.send(200, batch.view())
         elif what == "response":
@@ -175,7 +175,7 @@ class LedgerHandler(BaselineHandler):
         samples = body["samples"]
         batch = app.submit(body["request_id"], body, samples)
         if batch is None:
-            self.problem(409, "idempotency_conflict", "this request id belongs to another body")
+            self.problem(409, "request_id_conflict", "this request id belongs to another body")
             return
         if app.faults.lose_posts:
             app.faults.lose_posts -= 1

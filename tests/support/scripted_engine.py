@@ -29,6 +29,7 @@ from cosmos3_serve.weights.checkpoint import Checkpoint
 
 STEP_S = 0.05
 RUNS = "runs.log"
+CALLS = "calls.log"
 
 
 @dataclass
@@ -65,6 +66,8 @@ class ScriptedEngine:
     def denoise(
         self, jobs: Sequence[EngineJob], on_step: Callable[[str, int, int], None], is_cancelled: Callable[[str], bool]
     ) -> list[Item | SampleError]:
+        with (self._root.parent / CALLS).open("a") as calls:
+            calls.write(" ".join(job.key for job in jobs) + "\n")
         words = {word for job in jobs for word in job.args["prompt"].split()}
         total = max(job.args["num_steps"] for job in jobs)
         pace = max([STEP_S, *(float(word.removeprefix("pace=")) for word in words if word.startswith("pace="))])

@@ -24,6 +24,7 @@ from rich.markup import escape
 
 from cosmos3_serve.cli import output
 from cosmos3_serve.cli.info import JsonOption
+from cosmos3_serve.contract.wire import DIFFUSERS_REVISION
 from cosmos3_serve.errors import UsageError
 
 BUCKET = "quickstart"
@@ -48,9 +49,9 @@ def quickstart(
 ) -> None:
     """Try everything on this machine: no GPU, no downloads.
 
-    Starts the generator with a tiny checkpoint of random weights, sends nine samples of six modes from a local S3
-    server through it and back, verifies what was published and draws a contact sheet. Then the reasoner, with real
-    vLLM, answers two questions about one of the videos. Nothing keeps running afterwards.
+    Starts the generator with a tiny checkpoint of random weights, sends nine samples (five modes and a transfer) from a
+    local S3 server through it and back, verifies what was published and draws a contact sheet. Then the reasoner, with
+    real vLLM, answers two questions about one of the videos. Nothing keeps running afterwards.
     """
     console = output.console()
     result = run(workdir.absolute(), console, reasoner_workers if reasoner else 0)
@@ -218,7 +219,7 @@ def _farewell(console: Console, result: Mapping[str, Any]) -> None:
         console.print(f"\n  no second act: {escape(result['reasoner_skipped'])}")
     review = f"cosmos3 review build {shlex.quote(result['publication'])} --no-rrd"
     console.print(f"\nLook closer (with the extra `review` also as a Rerun recording):\n\n  {escape(review)}")
-    console.print(NEXT, markup=False)
+    console.print(NEXT.format(revision=DIFFUSERS_REVISION), markup=False)
 
 
 NEXT = """
@@ -230,7 +231,7 @@ Next, with a GPU and real weights:
   cosmos3 ray-serve --engine diffusers --checkpoint nvidia/Cosmos3-Nano --output-path /outputs \\
       --allowed-s3-roots s3://your-bucket/inputs --no-guardrails
   cosmos3 ray-batch --input-path s3://your-bucket/batch.json --output-path s3://your-bucket/outputs/ \\
-      --endpoint http://the-host:8000 --expected-revision diffusers-0.42.1
+      --endpoint http://the-host:8000 --expected-revision {revision}
 
   export COSMOS3_REASONER_TOKEN=...
   cosmos3 reasoner serve --model nvidia/Cosmos3-Nano --workers 1

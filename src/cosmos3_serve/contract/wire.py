@@ -11,6 +11,7 @@ PROVENANCE_SCHEMA: Final = "npa.cosmos3.ray-serve.provenance.v1"
 FRAMEWORK_REVISION: Final = "5e67049cd94acb667786f1e6dd0dab821cb90c97"
 FRAMEWORK_BACKEND: Final = "cosmos-framework-native-ray-serve"
 DIFFUSERS_BACKEND: Final = "diffusers-ray-serve"
+DIFFUSERS_REVISION: Final = "diffusers-0.42.1"  # of the diffusers that this package pins
 
 MODEL_NAME: Final = "Cosmos3-Nano"
 APP_NAME: Final = "npa_cosmos3_ray_serve"

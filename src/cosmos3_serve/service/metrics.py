@@ -64,7 +64,9 @@ class GeneratorMetrics:
         self._inference = self._histogram(
             "inference_batch_size", "Samples that went through the network together.", SIZES
         )
-        self._phases = self._histogram("phase_seconds", "Seconds of one sample by phase.", SECONDS, ("phase",))
+        self._phases = self._histogram(
+            "phase_seconds", "Seconds of one sample by phase; delivery: of one artifact served.", SECONDS, ("phase",)
+        )
         self._guardrails = self._counter("guardrail_decisions", "Guardrail decisions.", ("check", "decision"))
         self._samples = self._counter("samples", "Samples that entered a state.", ("state",))
         self._bytes = self._counter("bytes", "Bytes by direction.", ("direction",))

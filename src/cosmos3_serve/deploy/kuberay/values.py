@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
-from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
+from cosmos3_serve.contract.wire import DIFFUSERS_REVISION, FRAMEWORK_REVISION
 from cosmos3_serve.deploy.kube.base import NAME, QUANTITY
 from cosmos3_serve.deploy.values import PLACEHOLDER, Values, value, words
 
@@ -152,9 +152,6 @@ class KuberayValues(Values):
         {}, "A field of the service's own settings, such as settings.max_batch_size=8 (`cosmos3 settings`)."
     )
     batch: Batch = Batch()
-
-
-DIFFUSERS_REVISION = "diffusers-0.42.1"
 
 
 def revision_of(engine: str) -> str:

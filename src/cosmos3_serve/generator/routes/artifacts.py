@@ -116,6 +116,7 @@ class _FileStream(Response):
                 await send({"type": "http.response.body", "body": b""})
                 return
             loop, offset = asyncio.get_running_loop(), self._first
+            began = loop.time()
             while offset < self._end:
                 size = min(CHUNK_BYTES, self._end - offset)
                 chunk = await loop.run_in_executor(self._readers, os.pread, self._descriptor, size, offset)
@@ -127,6 +128,7 @@ class _FileStream(Response):
                 await send({"type": "http.response.body", "body": chunk, "more_body": offset < self._end})
             if self._first == self._end:
                 await send({"type": "http.response.body", "body": b""})
+            self._front.metrics.phase("delivery", loop.time() - began)
         finally:
             os.close(self._descriptor)
 

@@ -1,0 +1,65 @@
+"""What the quickstart says at its end, without running one."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cosmos3_serve.cli import quickstart
+from cosmos3_serve.cli.main import build
+from cosmos3_serve.contract.profile import diffusers_profile
+from cosmos3_serve.contract.wire import DIFFUSERS_REVISION
+
+RESULT: dict[str, Any] = {
+    "publication": "/some dir/[red]/publication",
+    "provenance": "/some dir/[red]/publication/provenance.json",
+    "samples": [{"name": "a"}, {"name": "b"}],
+    "artifacts": [{"path": "r/a/vision.jpg", "bytes": 1500}, {"path": "r/b/vision.jpg", "bytes": 500}],
+    "contact_sheet": "/some dir/[red]/contact-sheet.png",
+    "engine": "diffusers-0.0.0",
+    "weights": "random",
+    "seconds": 41.25,
+    "reasoner": None,
+    "reasoner_skipped": "no Python with vLLM [here]",
+}
+ACT = {"video": "/p/r/rain/vision.mp4", "seconds": 12.0, "answers": [{}, {}], "model": "tiny", "weights": "random"}
+
+
+def said(**changes: Any) -> str:
+    out = io.StringIO()
+    quickstart._farewell(Console(file=out, highlight=False, soft_wrap=True), RESULT | changes)
+    return out.getvalue()
+
+
+def test_it_says_where_everything_is_and_that_the_pictures_are_noise() -> None:
+    text = said()
+    assert "Done in 41.25 s. 2 samples, 2 artifacts, 2 kB, verified." in text
+    assert "engine diffusers-0.0.0" in text and "weights: random" in text and "guardrails off" in text
+    for name in ("publication", "provenance", "contact_sheet"):
+        assert RESULT[name] in text  # brackets are a path's own, not markup
+    assert "cosmos3 review build '/some dir/[red]/publication' --no-rrd" in text
+
+
+@pytest.mark.parametrize("act", [None, ACT])
+def test_it_tells_of_the_second_act_or_why_there_was_none(act: dict[str, Any] | None) -> None:
+    text = said(reasoner=act)
+    assert ("Asked about rain in 12 s. 2 answers of tiny, weights: random" in text) is (act is not None)
+    assert ("no second act: no Python with vLLM [here]" in text) is (act is None)
+
+
+def test_what_to_run_next_expects_the_revision_that_this_package_pins() -> None:
+    """The pin of pyproject.toml is compared with the constant in tests/deploy/test_kuberay.py."""
+    text = said()
+    assert re.findall(r"--expected-revision (\S+)", text) == [DIFFUSERS_REVISION]
+    assert diffusers_profile(DIFFUSERS_REVISION.removeprefix("diffusers-")).revision == DIFFUSERS_REVISION
+    assert "{" not in text[text.index("Next, with a GPU") :]
+
+
+def test_every_command_to_run_next_exists() -> None:
+    app = build()
+    known = {c.name for c in app.registered_commands} | {g.typer_instance.info.name for g in app.registered_groups}
+    assert set(re.findall(r"^  cosmos3 ([a-z-]+)", said(), re.MULTILINE)) <= known | {"review"}
