@@ -25,7 +25,7 @@ def test_image2image_goes_through_where_the_service_is_a_double_of_the_framework
     custom_defaults: bool, tmp_path: Path
 ) -> None:
     """No model runs here: the double speaks the baseline's contract at the pin, and its media are drawn."""
-    with LocalS3() as s3, BaselineServer(tmp_path / "server") as server:
+    with LocalS3() as s3, BaselineServer(tmp_path / "server", roots=("s3://live/owned",)) as server:
         s3.create_bucket("live")
         server.faults.announced = {"custom_defaults": custom_defaults}
         done = run_live_check(
