@@ -46,7 +46,9 @@ class WaveRecord(_Record):
     """Who shared what with this sample.
 
     `coalesced` samples arrived in one `@serve.batch` call; `inference_batch` of them went through the network together,
-    this one at `slot` (from 0). With `mixed_shapes` the bytes may differ from those of the sample alone.
+    this one at `slot` (from 0), step by step; where the diffusers engine finds on a CPU that sharing the products would
+    change a bit, one after the other within the step. With `mixed_shapes` the bytes may differ from those of the sample
+    alone.
     """
 
     coalesced_id: str = ""

@@ -1,7 +1,8 @@
 """Same bytes: a sample's files do not depend on its company, its slot, the number of threads, or what runs meanwhile.
 
-Source: rulings, generator 3. On a CPU this holds by construction (each sample is its own block), so mixed shapes hold
-too; packed as on CUDA they must agree within 1e-5.
+Source: rulings, generator 3. By default samples of one layout share the matrix products where that was seen to change
+no bit; packed come what may, as on CUDA, equal shapes must have the same bits on this machine, mixed ones agree within
+1e-5.
 """
 
 import threading
@@ -72,8 +73,18 @@ def test_files_alone_and_in_every_slot_of_a_wave(engine, root):
         assert [fingerprint(job) for job in again] == [alone[i] for i in order]
 
 
+@pytest.fixture(scope="session")
+def packed(root):
+    """One block a step whatever it does to the bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield make_engine(root, patch, packing="wave")
+
+
+@pytest.mark.parametrize("packing", ["default", "packed"])
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_alone_and_in_a_wave_of_four(engine, root, files, mode):
+def test_every_mode_alone_and_in_a_wave_of_four(engine, packed, root, files, mode, packing):
+    together = engine if packing == "default" else packed
+
     def jobs(order: list[int]) -> list[Any]:
         return [make_job(root, f"{mode}{i}", prompt=PROMPTS[i], seed=10 + i, **case(mode, files)) for i in order]
 
@@ -81,7 +92,7 @@ def test_every_mode_alone_and_in_a_wave_of_four(engine, root, files, mode):
     order = [1, 0] if mode == "transfer" else [2, 0, 3, 1]
     alone = [latents(engine, job)[0] for job in jobs(sorted(order))]
     assert not same(alone[0], alone[1])
-    for index, result in zip(order, latents(engine, *jobs(order)), strict=True):
+    for index, result in zip(order, latents(together, *jobs(order)), strict=True):
         assert same(result, alone[index]), f"sample {index} differs in a wave"
 
 
@@ -97,8 +108,22 @@ def test_finished_files_of_a_transfer_and_an_action(engine, root, files):
         assert prints[0] == prints[1]
 
 
-def test_mixed_shapes_are_recorded_and_packed_they_agree_within_1e_5(root, files, monkeypatch):
-    packed = make_engine(root, monkeypatch, packing="wave")
+def test_a_wave_of_equal_shapes_is_one_forward_a_step(root, monkeypatch):
+    """After the first step, which also runs sample by sample to see that the bits are the same."""
+    fresh = make_engine(root, monkeypatch)
+    real, blocks = fresh._network.forward, []
+    monkeypatch.setattr(fresh._network, "forward", lambda block: blocks.append(len(block)) or real(block))
+    for turn, proof in (("first", [2, 2, 2, 2]), ("second", [])):
+        blocks.clear()
+        jobs = [
+            make_job(root, f"s{i}", request_id=turn, prompt=p, seed=i, model_mode="text2image", num_steps=4)
+            for i, p in enumerate(PROMPTS)
+        ]
+        latents(fresh, *jobs)
+        assert blocks == [*proof, 8, 8, 8, 8]  # each sample with its prompt and its negative prompt
+
+
+def test_mixed_shapes_are_recorded_and_packed_they_agree_within_1e_5(packed, root, files):
     modes = [m for m in MODES if m not in ("text2video", "forward_dynamics", "inverse_dynamics")]
     jobs = [make_job(root, m, prompt=PROMPTS[1], seed=5, **case(m, files)) for m in modes]
     alone = [latents(packed, job)[0] for job in jobs]

@@ -99,7 +99,7 @@ def test_a_wave_is_one_block_a_step_and_reports_every_step():
     assert all(s.run is None for s in seats.values())  # keys and values are let go
 
 
-def test_on_a_cpu_each_sample_is_its_own_block():
+def test_kept_apart_each_sample_is_its_own_block():
     desk = Desk("sample")
     desk.denoise("ab")
     assert desk.blocks == [["a", "a"], ["b", "b"]] * 3

@@ -11,6 +11,7 @@ codec       pixels to latents and back
 condition   what a sample's media fix: vision, action
 transfer    control media, chunk by chunk
 denoising   one sample's state between steps
+together    which samples share the matrix products; on a CPU the proof that it changes no bit
 wave        the loop over a wave: progress, cancellation, failure, out of memory
 outputs     decode, check, encode, write
 """

@@ -42,6 +42,7 @@ from cosmos3_serve.generator.engines.diffusers.run import (
     prepare,
     read_sample,
 )
+from cosmos3_serve.generator.engines.diffusers.together import Proven
 from cosmos3_serve.generator.engines.diffusers.wave import (
     IsCancelled,
     OnStep,
@@ -69,7 +70,8 @@ class DiffusersEngine:
         max_num_seqs: most samples in one wave.
         guardrails: what was proved at the start, or None with `--no-guardrails`. Checks the media; the texts of a job
             were checked before it came here.
-        packing: which samples share a matrix product; default: the wave on CUDA, each its own on a CPU (see `wave`).
+        packing: which samples share a matrix product; default: the wave on CUDA, on a CPU those of one layout where
+            that was seen to change no bit (see `together`).
 
     Raises:
         GuardrailsUnavailable: the media check cannot be loaded or does not work.
@@ -95,9 +97,10 @@ class DiffusersEngine:
         self._checkpoint = checkpoint
         self._root = output_root.resolve()
         self._max_num_seqs = max_num_seqs
-        self._packing: Packing = packing or ("wave" if parts.device.type == "cuda" else "sample")
+        self._packing: Packing = packing or ("wave" if parts.device.type == "cuda" else "proven")
         self._replays = parts.device.type == "cuda"
         self._network = Network(parts.transformer, parts.device, parts.temporal)
+        self._proven = Proven(self._network)
         codec = Codec(parts.vae, parts.device)
         self._tools = Tools(parts, self._network, codec, Conditioner(parts, codec), PromptEncoder(parts.tokenizer))
         self._finisher = Finisher(codec, self._guard, self._root)
@@ -150,7 +153,7 @@ class DiffusersEngine:
             raise ValueError(f"{len(jobs)} jobs in one wave; 1 to {self._max_num_seqs} are allowed")
         with self._lock, torch.inference_mode():
             replay = Replay(self._network, self._tools.codec.quiet) if self._replays else None
-            wave = Wave(self._network, self._prepare, self._packing, on_step, is_cancelled, replay)
+            wave = Wave(self._network, self._prepare, self._packing, on_step, is_cancelled, replay, self._proven)
             seats = wave.denoise(jobs)
         results: list[Denoised | FailedSample] = []
         for seat in seats:

@@ -1,8 +1,7 @@
 """The loop over one wave: samples denoise together, and no sample can harm another.
 
-What goes through the matrix products together (a block) is decided here. On CUDA it is the whole wave: that is what
-batching is for. On a CPU a product's rounding may depend on how many rows it has, and there is nothing to gain from
-more rows, so a block is one sample with all its branches: then a sample's bytes cannot depend on its company at all.
+What goes through the matrix products together (a block) is decided by the packing. On CUDA it is the whole wave. On a
+CPU it is the samples of one layout, once it was seen that this changes no bit of anybody (`together.py`).
 
 A sample that is cancelled leaves before the next step. A step that fails for the wave (out of memory, or any other
 error) is no verdict on anyone: caches are freed and each sample runs again alone, from its seed; only what fails alone
@@ -25,6 +24,7 @@ from cosmos3_serve.errors import Cosmos3Error, SampleCode, SampleError
 from cosmos3_serve.generator.engines.diffusers.network import Network
 from cosmos3_serve.generator.engines.diffusers.replay import Replay
 from cosmos3_serve.generator.engines.diffusers.run import Latents, Prefixes, Run
+from cosmos3_serve.generator.engines.diffusers.together import Proven, apart, together
 from cosmos3_serve.generator.engines.job import EngineJob, WaveRecord
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 OnStep = Callable[[str, int, int], None]
 IsCancelled = Callable[[str], bool]
 Prepare = Callable[[EngineJob, Prefixes], Run]
-Packing = Literal["wave", "sample"]
+Packing = Literal["wave", "proven", "sample"]
 
 
 @dataclass
@@ -53,6 +53,11 @@ class Seat:
 
 
 class Wave:
+    """Args:
+    packing: `wave`: one block; `proven`: a block for those of one layout where `proven` has seen that it changes no
+        bit; `sample`: a block for each sample.
+    """
+
     def __init__(
         self,
         network: Network,
@@ -61,6 +66,7 @@ class Wave:
         on_step: OnStep,
         is_cancelled: IsCancelled,
         replay: Replay | None = None,
+        proven: Proven | None = None,
     ) -> None:
         self._network = network
         self._prepare_run = prepare
@@ -69,6 +75,7 @@ class Wave:
         self._is_cancelled = is_cancelled
         self._prefixes = Prefixes(network)
         self._replay = replay
+        self._proven = proven or Proven(network)
 
     def denoise(self, jobs: Sequence[EngineJob]) -> list[Seat]:
         """One seat per job, in order, each with latents or an error."""
@@ -150,11 +157,11 @@ class Wave:
         try:
             strands = [seat.run.current.strands() for seat in active if seat.run]
             if self._packing == "wave":
-                forward = self._replay.forward if self._replay else self._network.forward
-                rows = iter(forward([strand for own in strands for strand in own]))
-                hidden = [[next(rows) for _ in own] for own in strands]
+                hidden = together(self._replay.forward if self._replay else self._network.forward, strands)
+            elif self._packing == "proven":
+                hidden = self._proven.forward(strands)
             else:
-                hidden = [self._network.forward(own) for own in strands]
+                hidden = apart(self._network.forward, strands)
             for seat, own_rows in zip(active, hidden, strict=True):
                 assert seat.run is not None
                 try:
