@@ -1,6 +1,7 @@
 """Guardrails on, in a real service: real Ray, real engine (random weights), a stub Hub, doubles of what is gated."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from support.guard import BLOCK, RAISE
 from support.guarded_service import BROKEN_ENV, MODEL_DEPLOYED, GuardedGenerator
 from support.guardrail_hub import REVISION_1_0, guardrail_repos
 from support.hub import OTHER_TOKEN, StubHub, stub_hub
+from support.ports import MAY_BE_GONE, check_grpc, documented, listeners, place, ray_token, seen_by
 from support.service import Figures, client, shared_cache
 
 from cosmos3_serve.errors import ServiceFailure
@@ -153,6 +155,18 @@ def test_the_model_cache_is_exported_to_every_process(
     assert len(workers) == 3  # text guard, model, ingress
     for process in workers:
         assert f"npa-guardrail-nltk-data/{REVISION_1_0}" in process.environ()["NLTK_DATA"].split(":")[0]
+
+
+def test_every_socket_is_in_the_handbook_and_the_text_guard_asks_for_rays_token(guarded: GuardedGenerator) -> None:
+    found = listeners(guarded.pid)
+    seen = seen_by(found, guarded.url)
+    table = Counter(map(place, documented("operations.md", "Listening ports")))
+    assert set(table) - set(seen) <= {MAY_BE_GONE}
+    assert seen - table == Counter()
+    guard = [listener for listener in found if listener.role == "text guard replica"]
+    assert {listener.address for listener in guard} == {"all", "loopback"}
+    for listener in guard:
+        check_grpc(listener, ray_token(guarded.pid))
 
 
 def test_a_text_guard_that_dies_fails_closed_and_comes_back(guarded: GuardedGenerator) -> None:

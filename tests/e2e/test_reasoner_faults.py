@@ -11,6 +11,7 @@ import httpx
 import psutil
 import pytest
 from support.fleet import PlainFleet, fake_engine, until
+from support.ports import MAY_BE_GONE, check_grpc, documented, listeners, place, ray_token
 from support.processes import left_after
 from support.service import shared_cache
 
@@ -38,6 +39,21 @@ def refs(fleet: PlainFleet) -> dict[str, int]:
 def test_both_gateways_answer_on_one_port(fleet: PlainFleet) -> None:
     assert len(set(fleet.ready["gateway_pids"])) == 2
     until(lambda: len({fleet.get("/fleet")["pid"] for _ in range(20)}) == 2, 60)
+
+
+def test_every_socket_is_in_the_handbook_and_rays_ask_for_rays_token(fleet: PlainFleet) -> None:
+    public = int(fleet.url.rsplit(":", 1)[1])
+    found = listeners(fleet.pid)
+    own, table = (documented("reasoner-fleet.md", "What listens"), documented("operations.md", "Listening ports"))
+    rays = [row for row in table if row["process"] in ("Ray GCS", "raylet") or row["process"].startswith("Ray ")]
+    rows = {place(row): row["asks for"] for row in (*own, *rays)}
+    seen = {listener.where(public) for listener in found}
+    assert set(rows) - seen <= {MAY_BE_GONE}
+    assert seen <= set(rows)
+    token = ray_token(fleet.pid)
+    for listener in found:
+        if rows[listener.where(public)] == "Ray's token (gRPC)":
+            check_grpc(listener, token)
 
 
 def test_gateways_agree_on_fifty_sessions_also_while_the_table_restarts(fleet: PlainFleet) -> None:
