@@ -3,7 +3,8 @@
 How a product rounds may depend on how many rows it has: the library picks a kernel by the shape, not by the values. So
 on a CPU samples of the same layout (the rows of each of their strands) go together, and the first step of each layout
 and count runs twice, together and sample by sample. Only what is equal to the bit then goes together from there on.
-With more than one thread nothing does: a wave was seen to round otherwise in a later step although its first was equal.
+With more than one thread nothing does, and samples of different layouts never: a mixed wave that was packed on the
+strength of its first step did not have the same bits with 1, 2 and 3 threads.
 """
 
 from __future__ import annotations
