@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageChops, ImageStat
 from support.framework_service import CPU, REAL_ENV, SRC, RealGenerator
 from support.live import assert_passed, bare_environ, run_live_check
 from support.s3 import LocalS3, boto, keys_of
@@ -122,9 +122,11 @@ def test_pictures_a_clip_and_a_thought_go_all_the_way_to_s3(
 ) -> None:
     warm = [{"name": "first", "model_mode": "text2image", "prompt": "a red cube", "seed": 1, **SMALL}]
     assert publish(s3, service, "warm", warm, tmp_path)["status"] == "completed"
+    # The second differs from the first by its seed, the third by its prompt, the fourth in nothing.
+    asked = [("a red cube", 10), ("a red cube", 11), ("rain at night", 10), ("a red cube", 10)]
     pictures = [
-        {"name": f"picture-{i}", "model_mode": "text2image", "prompt": f"cube number {i}", "seed": 10 + i, **SMALL}
-        for i in range(4)
+        {"name": f"picture-{i}", "model_mode": "text2image", "prompt": prompt, "seed": seed, **SMALL}
+        for i, (prompt, seed) in enumerate(asked)
     ]
     clip = {"name": "clip", "model_mode": "text2video", "prompt": "a cube turns", "num_frames": 5, "seed": 5, **SMALL}
     thought = {"name": "thought", "model_mode": "reasoner", "prompt": "what turns?", "max_new_tokens": 6, "seed": 6}
@@ -146,10 +148,16 @@ def test_pictures_a_clip_and_a_thought_go_all_the_way_to_s3(
     for name in ("request.json", "response.json", "provenance.json"):
         assert f"out/all/{name}" in keys
     folder = f"out/all/artifacts/{response['request_id']}"
-    for i in range(4):
-        with Image.open(io.BytesIO(read(s3, f"{folder}/picture-{i}/vision.jpg"))) as image:
-            image.load()
-            assert image.size == (256, 256)
+    seen = [read(s3, f"{folder}/picture-{i}/vision.jpg") for i in range(4)]
+    first, other_seed, other_prompt, again = seen
+    apart = {
+        "seed": difference(first, other_seed),
+        "prompt": difference(first, other_prompt),
+        "nothing": difference(first, again),
+    }
+    keep("pictures-apart.json", apart)
+    assert apart["seed"] > 5 and apart["prompt"] > 0.5, apart
+    assert again == first, apart
     assert f"{folder}/clip/vision.mp4" in keys  # decoded by the client before it was published
     assert f"{folder}/thought/reasoner_text.txt" in keys
     assert response["outputs"][5]["outputs"][0]["content"]["reasoner_text"] is not None
@@ -219,6 +227,13 @@ def test_the_doctor_finds_only_what_a_machine_without_gpu_lacks() -> None:
     assert all(check["ok"] for name, check in checks.items() if name.startswith("import "))
     wrong = {name for name, check in checks.items() if not check["ok"] and check["required"]}
     assert wrong <= {"gpu", "attention backend"}
+
+
+def difference(one: bytes, other: bytes) -> float:
+    """Mean absolute difference of two pictures of 256 x 256, in levels of 255."""
+    with Image.open(io.BytesIO(one)) as left, Image.open(io.BytesIO(other)) as right:
+        assert left.size == right.size == (256, 256)
+        return float(sum(ImageStat.Stat(ImageChops.difference(left.convert("RGB"), right.convert("RGB"))).mean) / 3)
 
 
 def keep(name: str, content: Any) -> None:

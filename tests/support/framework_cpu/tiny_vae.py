@@ -38,7 +38,9 @@ def interface(**options: Any) -> Any:
 def save_random(path: Path) -> None:
     with _narrow() as wan:
         model = wan.WanVAE_(temporal_window={"256": 68, "480": 24, "720": 8}, encode_exact_durations=None)
-    for _, parameter in model.named_parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.02)
+    for name, parameter in model.named_parameters():
+        # Scaled by what a weight sums over, and norms (`gamma`) left at one: a latent then stays visible to the end.
+        # With 0.02 for all of them every latent became the same grey picture.
+        if name.endswith("weight"):
+            torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
     torch.save(model.state_dict(), path)
