@@ -6,6 +6,7 @@ The other direction, our client against a server that answers exactly as the con
 import hashlib
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import obstore
@@ -24,6 +25,7 @@ from cosmos3_serve.cli.serve_command import ServeCommand
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 CLIP = {"num_frames": 5, "fps": 8, "num_steps": 2}
 IMAGE = {"model_mode": "text2image", "num_steps": 2}
+ELSEWHERE = "inputs/étage/première 1.png"  # as the bucket holds it; below, with its slash and its letters encoded
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,7 @@ def service(s3, tmp_path_factory):
     )
     for key, path in files.items():
         obstore.put(store, key, path)
+    obstore.put(store, ELSEWHERE, files[demo.FIRST_FRAME])
     flags = [
         *("--host", "127.0.0.1", "--port", "0", "--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails"),
         *("--device", "cpu", "--allowed-s3-roots", "s3://wire/inputs,s3://live/owned"),
@@ -91,6 +94,12 @@ def test_an_existing_client_gets_its_publication(service, tmp_path) -> None:
             {"name": "a", "prompt": "a robot workcell", "seed": 17, **IMAGE},
             {"name": "b", "prompt": "a warehouse aisle", **IMAGE},
             {"name": "implicit", "prompt": "on", "vision_path": "s3://wire/inputs/first%20frame%2B1.png", **CLIP},
+            {
+                "name": "encoded",
+                "prompt": "on",
+                "vision_path": f"s3://wire/inputs%2F{quote('étage')}/premi%C3%A8re 1.png",
+            }
+            | CLIP,
             {"name": "edges", "prompt": "x", "edge": {"control_path": "s3://wire/inputs/street%20edges.mp4"}, **CLIP}
             | {"model_mode": "text2video", "max_frames": 5},
         ],
@@ -98,7 +107,11 @@ def test_an_existing_client_gets_its_publication(service, tmp_path) -> None:
     )
     assert manifest["status"] == "completed"
     modes = {result["args"]["name"]: result["args"]["model_mode"] for result in manifest["structured_outputs"]}
-    assert modes == {"a": "text2image", "b": "text2image", "implicit": "image2video", "edges": "text2video"}
+    assert modes == {
+        **dict.fromkeys(("a", "b"), "text2image"),
+        **dict.fromkeys(("implicit", "encoded"), "image2video"),
+        "edges": "text2video",
+    }
     for artifact in manifest["artifacts"]:
         data = (tmp_path / "artifacts" / artifact["path"]).read_bytes()
         assert hashlib.sha256(data).hexdigest() == artifact["sha256"]
