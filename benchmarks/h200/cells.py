@@ -1,8 +1,9 @@
 """Cells of the table: a mix at a number of requests in flight, checked against the engines' own counts, and summed up.
 
-A cell is refused (`InvalidRun`) when an answer failed or has another number of tokens, when the engines counted other
-answers or tokens than the client, and when cold and warm questions are not what the mix says: by the cached tokens of
-each answer, and by the misses of the engines' own multimodal cache.
+A cell with videos is refused (`InvalidRun`) when an answer failed or has another number of tokens, when the engines
+counted other answers or tokens than the client, and when cold and warm questions are not what the mix says: by the
+cached tokens of each answer, and by the misses of the engines' own multimodal cache. The text cell only ranks variants:
+of it `served` demands whole answers of the right length, and no counts.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import httpx
@@ -93,26 +94,127 @@ def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
 
 
 FAKE = """#!/bin/sh
-# A double of AIPerf: one record a question, and its table.
+# A double of AIPerf: its version, one record a question, its table; a question to the server where one is named.
+if [ "$1" = --version ]; then echo "${VERSION:-0.13.0}"; exit 0; fi
 for word in "$@"; do
-  case "$before" in --output-artifact-dir) folder="$word";; esac
+  case "$before" in --output-artifact-dir) folder="$word";; --url) url="$word";; esac
   before="$word"
 done
-cp "$RECORDS" "$folder/profile_export.jsonl"
+if [ -n "$ASK" ]; then
+  "$ASK" -c "
+import sys, urllib.request as u
+body = b'{\\"messages\\": [{\\"content\\": \\"words\\"}], \\"max_completion_tokens\\": 1}'
+head = {'X-Correlation-ID': 'c'} | ({'X-Dynamo-Session-ID': 'c'} if len(sys.argv) > 2 else {})
+u.urlopen(u.Request(sys.argv[1] + '/v1/chat/completions', body, head)).read()
+" "$url" $AIPERF_HTTP_X_DYNAMO_SESSION_ID_FROM_CORRELATION_ID
+fi
+if [ -n "$RECORDS" ]; then cp "$RECORDS" "$folder/profile_export.jsonl"; fi
 printf 'Metric,avg,p50\\nTime to First Token (ms),12.0,11.0\\n' > "$folder/profile_export_aiperf.csv"
+exit ${CODE:-0}
 """
 
 
-async def test_the_summary_of_the_last_level_is_aiperfs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "aiperf"
-    program.write_text(FAKE)
-    program.chmod(0o755)
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    found = tmp_path / "v" / "bin" / "aiperf"
+    found.parent.mkdir(parents=True)
+    found.write_text(FAKE)
+    found.chmod(0o755)
     (tmp_path / "records").write_text(line(0, 0) + "\n" + line(0, 1) + "\n")
     monkeypatch.setenv("RECORDS", str(tmp_path / "records"))
-    load = aiperf.AIPerfLoad(
-        program, "t", WORK, base_url="http://x", token="", model=MODEL, part={"video-00000.mp4": "u"},
+    return found
+
+
+def load_of(program: Path, tmp_path: Path, url: str = "http://x", work: Workload = WORK) -> aiperf.AIPerfLoad:
+    return aiperf.AIPerfLoad(
+        program, "t", work, base_url=url, token="", model=MODEL, part={"video-00000.mp4": "u"},
         folder=tmp_path / "out", text_tokens=1,
     )  # fmt: skip
+
+
+async def test_a_level_that_failed_has_no_records_of_another_one(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = load_of(program, tmp_path)
+    assert len(await load.level(["video-00000.mp4"], concurrency=1, repeat=0)) == 2
+    monkeypatch.setenv("RECORDS", "")
+    with pytest.raises(Cosmos3Error) as failed:  # the export of the level before still lies there
+        await load.level(["video-00000.mp4"], concurrency=1, repeat=0)
+    assert failed.value.stable_code == "aiperf_failed"
+
+
+async def test_aiperf_that_ends_badly_is_no_level_whatever_it_left(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODE", "7")
+    with pytest.raises(Cosmos3Error, match="ended with 7") as failed:
+        await load_of(program, tmp_path).level(["video-00000.mp4"], concurrency=1, repeat=0)
+    assert failed.value.stable_code == "aiperf_failed"
+
+
+def test_another_version_is_refused_with_what_to_do(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert aiperf.require_version(program) == aiperf.VERSION and aiperf.find(program.parents[1], "t") == program
+    for said in ("0.14.1", "aiperf 0.9.0", "10.13.0", "none"):
+        monkeypatch.setenv("VERSION", said)
+        for refuses in (lambda: aiperf.find(program.parents[1], "t"), lambda: aiperf.set_up(program.parents[1])):
+            with pytest.raises(Cosmos3Error) as refused:
+                refuses()
+            assert refused.value.stable_code == "aiperf_version" and "bench setup" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("profile", "server", "codes"),
+    [
+        ("session-affinity", BenchServer(), []),
+        ("session-affinity", BenchServer(foreign=True), []),
+        ("session-affinity", BenchServer(header="x-other"), ["session_header_unproved"]),
+        ("session-affinity", BenchServer(profile="round-robin"), ["session_header_unproved"]),
+        ("round-robin", BenchServer(profile="round-robin"), []),
+        ("round-robin", BenchServer(header="x-correlation-id"), ["affinity_on"]),
+    ],
+)
+async def test_what_the_server_says_of_the_proofs_session_is_believed(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str, server: BenchServer, codes: list[str]
+) -> None:
+    monkeypatch.setenv("ASK", sys.executable)
+    work = WORK.model_copy(update={"profile": profile})
+    with bench_server(server):
+        load = load_of(program, tmp_path, server.url, work)
+        if codes:
+            with pytest.raises(Cosmos3Error) as refused:
+                await load.prove()
+            assert refused.value.stable_code == "run_invalid"
+            assert [error.field for error in refused.value.errors] == codes
+        else:
+            await load.prove()
+            assert load.proof == {"session-affinity": "new", "round-robin": "none"}[profile] or server.foreign
+    assert load.name == "AIPerf 0.13.0"
+
+
+async def test_a_server_that_makes_sessions_of_videos_is_no_round_robin_for_aiperf(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AIPerf does not write down `x-cosmos3-session`, and its proof asks about no video."""
+
+    class OfVideos(BenchServer):
+        def _home(self, session: str | None) -> tuple[int, str]:
+            return 0, "new" if self.asked == 2 else "none"  # the second question is the codec's trial
+
+    monkeypatch.setenv("ASK", sys.executable)
+    make_videos(tmp_path / "clips", 2, Recipe(seconds=1, fps=2, width=32, height=32), workers=1)
+    server = OfVideos(profile="round-robin")
+    with bench_server(server):
+        async with Reasoner(server.url, environ={"COSMOS3_REASONER_TOKEN": "t"}) as reasoner:
+            with pytest.raises(Cosmos3Error) as refused:
+                await run(
+                    reasoner, "t", WORK.model_copy(update={"profile": "round-robin"}), tmp_path / "clips",
+                    aiperf=WithAIPerf(program, "t", tmp_path / "out"),
+                )  # fmt: skip
+    assert [error.field for error in refused.value.errors] == ["affinity_on"] and server.asked == 2
+
+
+async def test_the_summary_of_the_last_level_is_aiperfs_own(program: Path, tmp_path: Path) -> None:
+    load = load_of(program, tmp_path)
     assert load.summary == ""
     assert len(await load.level(["video-00000.mp4"], concurrency=1, repeat=0)) == 2
     assert load.summary == "Metric,avg,p50\nTime to First Token (ms),12.0,11.0\n"

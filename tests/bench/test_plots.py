@@ -5,7 +5,7 @@ from pathlib import Path
 from PIL import Image
 from support.bench_runs import made
 
-from cosmos3_serve.bench import plots
+from cosmos3_serve.bench import compare, plots
 
 
 class Tags(HTMLParser):
@@ -35,4 +35,12 @@ def test_the_page_needs_nothing_beside_itself_and_escapes_what_a_server_says(tmp
     sources = [attrs["src"] or "" for tag, attrs in tags.seen if tag == "img"]
     assert len(sources) == 5 and all(source.startswith("data:image/png;base64,") for source in sources)
     assert not re.search(r"(href|src)='(?!data:)", text)
-    assert "weights: random" in text
+    assert "weights: random" in text and "is not checked" in text and "2000/" not in text
+    assert "<td>1000/1000</td>" in text, "the time of each question"
+
+
+def test_the_page_of_two_runs_holds_their_ratios(tmp_path: Path) -> None:
+    a, b = made([2.0, 2.0]), made([1.0, 1.0], weights_by="caller")
+    text = plots.compared(a, b, compare.compare(a, b), tmp_path).read_text()
+    assert "<td>2.00 (2.00 to 2.00)</td>" in text and "separate runs" in text
+    assert "weights: random (the caller&#x27;s statement" in text

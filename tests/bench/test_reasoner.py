@@ -193,6 +193,61 @@ async def test_targets_take_turns_and_another_one_begins_each_repeat(clips: Path
         assert report.check(target.run()) == [] and len(target.run().requests) == 2 * 2 * 3
 
 
+@pytest.fixture
+def own_clips(tmp_path: Path) -> Path:
+    make_videos(tmp_path / "own", 3, Recipe(seconds=1, fps=2, width=32, height=32), workers=1)
+    return tmp_path / "own"
+
+
+@pytest.mark.parametrize("transport", ["http", "data"])
+@pytest.mark.parametrize("same_size", [True, False])
+async def test_clips_that_changed_since_they_were_listed_are_refused(
+    own_clips: Path, transport: str, same_size: bool
+) -> None:
+    clip, other = (own_clips / f"video-0000{n}.mp4" for n in (1, 2))
+    clip.write_bytes(clip.read_bytes()[:-1] + b"x" if same_size else other.read_bytes())
+    server = BenchServer()
+    with pytest.raises(Cosmos3Error, match=r"video-00001\.mp4") as refused:
+        await records(server, work(videos=3, transport=transport), own_clips)
+    assert refused.value.stable_code == "video_changed" and server.asked == 0
+    clip.unlink()
+    with pytest.raises(Cosmos3Error, match="cannot be read"):
+        await records(server, work(videos=3, transport=transport), own_clips)
+
+
+async def test_clips_that_another_server_has_otherwise_are_refused(own_clips: Path, tmp_path: Path) -> None:
+    make_videos(tmp_path / "others", 2, Recipe(seconds=1, fps=2, width=48, height=32), workers=1)
+    there = VideoSet.read(tmp_path / "others")
+    server = BenchServer()
+    with serve_videos(tmp_path / "others", there) as base, bench_server(server):
+        async with Reasoner(server.url, environ=TOKEN) as reasoner:
+            for videos, code in ((2, "video_changed"), (3, "video_changed")):
+                with pytest.raises(Cosmos3Error) as refused:
+                    await run(reasoner, "", work(videos=videos), own_clips, places=Places(base_url=base))
+                assert refused.value.stable_code == code
+    with bench_server(server):
+        async with Reasoner(server.url, environ=TOKEN) as reasoner:
+            for url in ("http://127.0.0.1:9", "nowhere", "http://[::1"):
+                with pytest.raises(Cosmos3Error) as refused:
+                    await run(reasoner, "", work(videos=3), own_clips, places=Places(base_url=url))
+                assert refused.value.stable_code == "unreachable"
+    assert server.asked == 0
+
+
+async def test_weights_that_a_server_does_not_tell_are_the_callers_statement(clips: Path) -> None:
+    for said, known, found in (
+        (True, None, ("unknown", "server")),
+        (True, "pretrained", ("pretrained", "caller")),
+        (False, "random", ("random", "server")),
+    ):
+        ran = await foreign(BenchServer(foreign=said), work(videos=1, questions=1), clips, Known(weights=known))  # type: ignore[arg-type]
+        assert (ran.weights, ran.weights_by) == found
+    server = BenchServer()
+    with pytest.raises(Cosmos3Error) as refused:
+        await foreign(server, work(), clips, Known(weights="pretrained"))
+    assert refused.value.stable_code == "weights_contradicted" and server.asked == 0
+
+
 async def test_another_model_is_refused_before_the_first_question(clips: Path) -> None:
     server = BenchServer()
     with bench_server(server):

@@ -1,14 +1,18 @@
 """Each check by records made by hand: what it finds, and that a clean run passes it."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cosmos3_serve.bench import report, run_folder
 from cosmos3_serve.bench.records import Request, Run, Workload
+from cosmos3_serve.bench.statistics import levels
 from cosmos3_serve.bench.validity import check
 from cosmos3_serve.bench.videos import Recipe, Video
+from cosmos3_serve.errors import Refusal
 
 WORK = Workload(profile="session-affinity", videos=2, questions=2, output_tokens=4, concurrency=(1,))
 
@@ -36,57 +40,133 @@ def clean() -> list[Request]:
     return [request(video, turn) for video in range(2) for turn in range(2)]
 
 
+ROBIN = WORK.model_copy(update={"profile": "round-robin"})
+# Enough questions that a few of them may leave their session's replica.
+LONG = WORK.model_copy(update={"questions": 21})
+
+
+def plain() -> list[Request]:
+    """As round robin asks: no session, and each video on both replicas."""
+    return [
+        request(video, turn, session=None, headers=(), session_state="none", replica=f"r{(video + turn) % 2}")
+        for video in range(2)
+        for turn in range(2)
+    ]
+
+
+def long() -> list[Request]:
+    return [request(video, turn, started=video * 100.0 + turn, first=video * 100.0 + turn + 0.1,
+                    last=video * 100.0 + turn + 0.4, ended=video * 100.0 + turn + 0.5)
+            for video in range(2) for turn in range(21)]  # fmt: skip
+
+
 def test_a_clean_run_has_no_finding() -> None:
     assert check(made(clean())) == []
+    assert check(made(plain(), ROBIN)) == []
+    assert check(made(long(), LONG)) == []
 
 
-def swap(place: int, **changed: object) -> Callable[[list[Request]], list[Request]]:
+Change = Callable[[list[Request]], list[Request]]
+
+
+def swap(place: int, **changed: object) -> Change:
     return lambda requests: [
         r.model_copy(update=changed) if number == place else r for number, r in enumerate(requests)
     ]
 
 
-CASES: dict[str, tuple[Callable[[list[Request]], list[Request]], str]] = {
-    "an error": (swap(1, error="ReadTimeout"), "request_failed"),
-    "a status": (swap(1, status=503), "request_failed"),
-    "no text": (swap(1, first=None, last=None), "request_failed"),
-    "a clock that runs back": (swap(1, first=0.5, started=1.0), "clock"),
-    "half a session": (lambda requests: requests[:-1], "video_incomplete"),
-    "a question twice": (lambda requests: [*requests, requests[-1]], "video_incomplete"),
-    "the right count of the wrong questions": (swap(1, turn=0), "video_incomplete"),
-    "a video left out": (lambda requests: requests[:2], "video_missing"),
-    "nothing at all": (lambda requests: [], "level_missing"),
-    "a token too few": (swap(3, output_tokens=3), "output_length"),
-    "an unknown length": (swap(3, output_tokens=None), "output_length"),
-    "a strange video": (swap(0, video="video-00009.mp4"), "video_unlisted"),
-    "no video tokens": (swap(0, video_tokens=0), "video_not_seen"),
-    "video tokens that nobody tells": (swap(0, video_tokens=None), "video_not_seen"),
-    "no header": (swap(0, headers=()), "session_header_missing"),
-    "no proof of the header": (swap(0, session_state=None), "session_header_unproved"),
-    "a server that says none": (swap(0, session_state="none"), "session_header_unproved"),
+def every(**changed: object) -> Change:
+    return lambda requests: [r.model_copy(update=changed) for r in requests]
+
+
+def affinity(change: Change) -> Callable[[], Run]:
+    return lambda: made(change(clean()))
+
+
+def robin(change: Change) -> Callable[[], Run]:
+    return lambda: made(change(plain()), ROBIN)
+
+
+CASES: dict[str, tuple[Callable[[], Run], str]] = {
+    "an error": (affinity(swap(1, error="ReadTimeout")), "request_failed"),
+    "a status": (affinity(swap(1, status=503)), "request_failed"),
+    "no text": (affinity(swap(1, first=None, last=None)), "request_failed"),
+    "a clock that runs back": (affinity(swap(1, first=0.5, started=1.0)), "clock"),
+    "half a session": (affinity(lambda requests: requests[:-1]), "video_incomplete"),
+    "a question twice": (affinity(lambda requests: [*requests, requests[-1]]), "video_incomplete"),
+    "the right count of the wrong questions": (affinity(swap(1, turn=0)), "video_incomplete"),
+    "a video left out": (affinity(lambda requests: requests[:2]), "video_missing"),
+    "nothing at all": (affinity(lambda requests: []), "level_missing"),
+    "a token too few": (affinity(swap(3, output_tokens=3)), "output_length"),
+    "an unknown length": (affinity(swap(3, output_tokens=None)), "output_length"),
+    "a strange video": (affinity(swap(0, video="video-00009.mp4")), "video_unlisted"),
+    "equal videos": (lambda: made(clean(), same=True), "videos_duplicate"),
+    "no video tokens": (affinity(swap(0, video_tokens=0)), "video_not_seen"),
+    "video tokens that nobody tells": (affinity(swap(0, video_tokens=None)), "video_not_seen"),
+    "no header": (affinity(swap(0, headers=())), "session_header_missing"),
+    "no proof of the header": (affinity(swap(0, session_state=None)), "session_header_unproved"),
+    "a server that says none": (affinity(swap(0, session_state="none")), "session_header_unproved"),
     "a header on its way to a server that says none": (
-        swap(0, header_seen=True, session_state="none"),
+        affinity(swap(0, header_seen=True, session_state="none")),
         "session_header_unproved",
     ),
-    "two sessions for a video": (swap(1, session="s7"), "session_mixed"),
-    "a session for two videos": (
-        lambda requests: [r.model_copy(update={"session": "s"}) for r in requests],
-        "session_shared",
+    "a server that said none before the run": (
+        lambda: made(every(session_state=None, header_seen=True)(clean())).model_copy(update={"proof_session": "none"}),
+        "session_header_unproved",
     ),
-    "a session on two replicas": (swap(1, replica="r9"), "session_scattered"),
-    "cold that is warm": (swap(0, cached_tokens=100), "cold_is_warm"),
-    "warm that is cold": (swap(1, cached_tokens=0), "warm_is_cold"),
-}
+    "a header that arrived, and nothing more": (
+        affinity(every(session_state=None, header_seen=True, replica=None, cached_tokens=None)),
+        "affinity_unproved",
+    ),
+    "a replica that one answer does not name": (
+        affinity(lambda requests: swap(2, replica="r1")(
+            every(session_state=None, header_seen=True, replica=None, cached_tokens=None)(requests))),
+        "affinity_unproved",
+    ),
+    "two sessions for a video": (affinity(swap(1, session="s7")), "session_mixed"),
+    "a session for two videos": (affinity(every(session="s")), "session_shared"),
+    "a session on two replicas": (affinity(swap(1, replica="r9")), "session_scattered"),
+    "a move that hides a second replica": (
+        lambda: made(swap(9, replica="r9")(swap(5, replica="r7", session_state="moved")(long())), LONG),
+        "session_scattered",
+    ),
+    "a move each time": (affinity(swap(1, replica="r9", session_state="moved")), "affinity_not_kept"),
+    "a spill each time": (affinity(swap(1, replica="r9", session_state="spilled")), "affinity_not_kept"),
+    "sessions that are new each time": (affinity(swap(1, session_state="new")), "affinity_not_kept"),
+    "cold that is warm": (affinity(swap(0, cached_tokens=100)), "cold_is_warm"),
+    "warm that is cold": (affinity(swap(1, cached_tokens=0)), "warm_is_cold"),
+    "cached tokens of some answers": (affinity(swap(1, cached_tokens=None)), "cached_partial"),
+    "a session in round robin": (robin(swap(0, session="s")), "session_header_sent"),
+    "its header in round robin": (robin(swap(0, headers=("x-dynamo-session-id",))), "session_header_sent"),
+    "a server that keeps sessions": (robin(swap(0, session_state="hit")), "affinity_on"),
+    "one that kept one before the run": (
+        lambda: made(plain(), ROBIN).model_copy(update={"proof_session": "new"}),
+        "affinity_on",
+    ),
+    "every video on one replica": (
+        robin(lambda requests: [r.model_copy(update={"replica": f"r{r.video}"}) for r in requests]),
+        "round_robin_sticky",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_check_finds_its_fault(case: str) -> None:
-    change, code = CASES[case]
-    assert code in [finding.code for finding in check(made(change(clean())))]
+    make, code = CASES[case]
+    assert code in [finding.code for finding in check(make())]
 
 
-def test_equal_videos_are_found() -> None:
-    assert [finding.code for finding in check(made(clean(), same=True))] == ["videos_duplicate"]
+@pytest.mark.parametrize("case", CASES)
+def test_no_case_leaves_a_figure(case: str, tmp_path: Path) -> None:
+    make, code = CASES[case]
+    with pytest.raises(Refusal) as refused:
+        report.write(make(), tmp_path)
+    assert refused.value.stable_code == "run_invalid" and code in [error.field for error in refused.value.errors]
+    assert {path.name for path in tmp_path.iterdir()} == {run_folder.RUN, report.RECORDS}
+    head = json.loads((tmp_path / run_folder.RUN).read_text())
+    assert head["valid"] is False and not {"levels", "temperature_checked"} & head.keys()
+    with pytest.raises(Refusal):
+        report.read(tmp_path)
 
 
 def test_a_proxy_may_prove_the_header_instead_of_the_server() -> None:
@@ -94,32 +174,34 @@ def test_a_proxy_may_prove_the_header_instead_of_the_server() -> None:
     assert check(made(proved)) == []
 
 
-def test_a_session_that_the_server_moved_is_no_fault() -> None:
-    moved = swap(1, replica="r9", session_state="moved", cached_tokens=0)(clean())
-    assert check(made(moved)) == []
+@pytest.mark.parametrize("left", [{"replica": None}, {"cached_tokens": None}])
+def test_one_thing_that_tells_of_every_question_is_enough(left: dict[str, object]) -> None:
+    told = [r.model_copy(update={"session_state": None, "header_seen": True, **left}) for r in clean()]
+    assert check(made(told)) == []
 
 
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        ({"session": "s"}, "session_header_sent"),
-        ({"headers": ("x-dynamo-session-id",)}, "session_header_sent"),
-        ({"session_state": "hit"}, "affinity_on"),
-    ],
-)
-def test_round_robin_is_pure(change: dict[str, object], code: str) -> None:
-    work = WORK.model_copy(update={"profile": "round-robin"})
-    plain = [r.model_copy(update={"session": None, "headers": (), "session_state": "none"}) for r in clean()]
-    assert check(made(plain, work)) == []
-    changed = [plain[0].model_copy(update=change), *plain[1:]]
-    assert code in [finding.code for finding in check(made(changed, work))]
+def test_a_few_sessions_that_the_server_moved_or_spilled_are_no_fault_and_are_counted() -> None:
+    moved = [
+        r.model_copy(update={"replica": "r9"}) if r.video == "video-00000.mp4" and r.turn > 6 else r for r in long()
+    ]
+    moved = swap(7, session_state="moved", cached_tokens=0)(moved)
+    moved = swap(30, replica="r9", session_state="spilled", cached_tokens=0)(moved)
+    run = made(moved, LONG)
+    assert check(run) == []
+    assert levels(run)[0].sessions == {"new": 2, "hit": 38, "moved": 1, "spilled": 1}
+    row = report.table(levels(run)).splitlines()[1]
+    assert ",2,38,1,1," in row and "2 / 38 / 1 / 1" in report.markdown(run, levels(run))
+
+
+def test_a_question_after_a_spill_is_at_home_again() -> None:
+    spilled = swap(30, replica="r9", session_state="spilled")(swap(31, replica="r9")(long()))
+    assert "session_scattered" in [finding.code for finding in check(made(spilled, LONG))]
 
 
 def test_the_documentation_names_every_code() -> None:
     root = Path(__file__).parents[2]
     source = (root / "src/cosmos3_serve/bench/validity.py").read_text()
     codes = set(re.findall(r"(?:Finding|_of)\(\s*\"([a-z_]+)\"", source))
+    assert {code for _, code in CASES.values()} == codes, "each has a case that makes it"
     page = (root / "docs/benchmarking.md").read_text()
-    mine = Path(__file__).read_text()
-    assert len(codes) > 15 and not {code for code in codes if f'"{code}"' not in mine}, "each has a case that makes it"
     assert not {code for code in codes if f"`{code}`" not in page}

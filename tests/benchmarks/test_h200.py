@@ -28,6 +28,7 @@ import cells
 import gpu_trace
 import pack
 import random_reasoner
+import run
 import workload
 from double_engine import Engine
 from load import Answer, Client, in_sessions, in_turn
@@ -253,6 +254,49 @@ def test_what_is_never_imported_is_not_asked_for() -> None:
 def test_every_lever_says_what_it_should_do() -> None:
     assert VARIANTS["service"].extra == () and not VARIANTS["service"].env, "the service's own arguments, nothing else"
     assert all(variant.predicted for variant in VARIANTS.values())
+
+
+def ranked(*cells_of: tuple[str, dict[str, Any]]) -> tuple[run.Bench, list[Any]]:
+    """A bench that has measured the short cells of these variants and nothing else."""
+    bench = run.Bench.__new__(run.Bench)
+    bench.raw = []
+    for name, more in cells_of:
+        for kind, at_once in (("text", 1), ("warm", 1), ("warm", 2), ("cold", 1)):
+            turn = 0 if kind == "cold" else 1
+            answers = [{"problem": "", "total_s": 0.5, "turn": turn}]
+            row = {"variant": name, "kind": kind, "in_flight": at_once, "answers": answers}
+            bench.raw.append(row | (more if kind == "warm" and at_once == 2 else {}))
+    return bench, [type("Named", (), {"name": name})() for name, _ in cells_of]
+
+
+def test_a_variant_with_an_invalid_cell_ranks_last() -> None:
+    bench, (good, bad) = ranked(("good", {}), ("bad", {"invalid": "the engines processed 2 videos, not 1"}))
+    assert bench.rank(good) > 0 == bench.rank(bad)
+    bench, (failed,) = ranked(("failed", {"answers": [{"problem": "HTTP 500", "total_s": 0.1, "turn": 1}]}))
+    assert bench.rank(failed) == 0
+
+
+@pytest.mark.parametrize("words", ["exit 1", "exit 0", "echo; exit 0", "echo 'NVIDIA H200, 1, 2 MiB'; exit 9"])
+def test_figures_of_an_unknown_card_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidRun, match="the card is unknown"):
+        run.card()
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{words}\n")
+    tool.chmod(0o755)
+    with pytest.raises(InvalidRun, match="the card is unknown"):
+        run.card()
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 580.1, 143771 MiB'\n")
+    assert run.card() == "NVIDIA H200, 580.1, 143771 MiB"
+
+
+def test_what_a_run_goes_without_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "card", lambda: "a card")
+    bench = run.Bench.__new__(run.Bench)
+    bench.dry, bench.clips = False, [b"clip"]
+    said = bench.conditions()
+    assert "Ray" in said["without"] and "AIPerf" in said["without"] and "both mixes" in said["routing"]
+    assert said["card"] == "a card" and said["weights"] == "random"
 
 
 def test_the_double_runs_alone() -> None:

@@ -53,7 +53,10 @@ def test_two_profiles_are_measured_and_compared(
     runs = [str(tmp_path / "round-robin"), str(tmp_path / "session-affinity")]
     code, found = run(capsys, "compare", *runs, "--output", str(tmp_path / "both"))
     assert code == 0 and {gain["figure"] for gain in found["gains"]} >= {"requests/s", "TTFT p50 ms"}
-    assert (tmp_path / "both" / "comparison.md").exists() and (tmp_path / "both" / "report.html").exists()
+    written = {path.name for path in (tmp_path / "both").iterdir()}
+    assert {"comparison.json", "comparison.csv", "comparison.md", "report.html"} <= written
+    page = (tmp_path / "both" / "report.html").read_text()
+    assert "95 % interval" in page and "TTFT p50 ms" in page
     code, found = run(capsys, "plan", "--from", runs[1], "--run-workers", "2", "--workers", "8")
     assert code == 0 and len(found["checked"]) == 2 and len(found["predicted"]["round-robin"]) == 5
 
@@ -66,6 +69,52 @@ def test_an_invalid_run_prints_no_figure(clips: Path, tmp_path: Path, capsys: py
     assert not (tmp_path / "r" / "table.csv").exists()
     code, found = run(capsys, "compare", str(tmp_path / "r"), str(tmp_path / "r"))
     assert (code, found["code"]) == (3, "run_invalid")
+
+
+@pytest.mark.parametrize("option", [[], ["--session-header", "x-correlation-id"]])
+def test_a_session_header_that_the_server_does_not_read_leaves_no_figure(
+    clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    reads = "x-dynamo-session-id" if option else "x-correlation-id"
+    with bench_server(BenchServer(header=reads)) as server:
+        code, found = run(capsys, *measure(clips, tmp_path / "r", "session-affinity", server, *option))
+    assert (code, found["code"]) == (3, "run_invalid")
+    assert "session_header_unproved" in [error["field"] for error in found["errors"]]
+    assert {path.name for path in (tmp_path / "r").iterdir()} == {"run.json", "requests.jsonl"}
+
+
+def test_two_clips_of_one_content_are_no_run(clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listing = json.loads((clips / "videos.json").read_text())
+    twice = [video | {"name": f"video-{n:05d}.mp4"} for n, video in enumerate([listing["videos"][0]] * 3)]
+    (tmp_path / "v").mkdir()
+    for video in twice:
+        (tmp_path / "v" / video["name"]).write_bytes((clips / "video-00000.mp4").read_bytes())
+    (tmp_path / "v" / "videos.json").write_text(json.dumps(listing | {"videos": twice}))
+    with bench_server(BenchServer()) as server:
+        code, found = run(capsys, *measure(tmp_path / "v", tmp_path / "r", "session-affinity", server))
+    assert (code, found["code"], server.asked) == (4, "videos_duplicate", 0)
+    assert not (tmp_path / "r").exists()
+
+
+def test_what_aiperf_left_of_another_run_is_not_taken_over(
+    clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r" / "aiperf-not-checked").mkdir(parents=True)
+    with bench_server(BenchServer()) as server:
+        code, found = run(capsys, *measure(clips, tmp_path / "r", "session-affinity", server))
+    assert (code, found["code"], server.asked) == (2, "run_exists", 0)
+
+
+def test_the_caller_says_the_weights_of_a_foreign_server(
+    clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with bench_server(BenchServer(foreign=True)) as server:
+        argv = measure(clips, tmp_path / "r", "session-affinity", server, "--weights", "random")
+        assert run(capsys, *argv)[0] == 0
+        code, found = run(capsys, *measure(clips, tmp_path / "s", "session-affinity", server, "--weights", "good"))
+    assert (code, found["code"]) == (2, "usage")
+    head = json.loads((tmp_path / "r" / "run.json").read_text())
+    assert (head["weights"], head["weights_by"]) == ("random", "caller")
 
 
 @pytest.mark.parametrize(

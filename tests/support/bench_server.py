@@ -101,7 +101,9 @@ class BenchServer:
 
     def _home(self, session: str | None) -> tuple[int, str]:
         if session is None:
-            return next(self.turns) % self.replicas, "none"
+            turn = next(self.turns)
+            # One on after each round: clients in lockstep would else each meet the same replica for ever.
+            return (turn + turn // self.replicas) % self.replicas, "none"
         if session in self.homes:
             return self.homes[session], "hit"
         self.homes[session] = len(self.homes) % self.replicas

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from cosmos3_serve.bench.load import text_of
 from cosmos3_serve.bench.proxy import recording_proxy
 from cosmos3_serve.bench.records import SESSION_HEADER, Request, Workload
 from cosmos3_serve.bench.seen import above_text
+from cosmos3_serve.bench.validity import of_session, refuse
 from cosmos3_serve.errors import ServiceFailure, UsageError
 
 VERSION = "0.13.0"
@@ -29,6 +31,8 @@ EXPORT, DATASET, SUMMARY = "profile_export.jsonl", "questions.jsonl", "profile_e
 MAX_SUMMARY = 64 * 1024  # characters
 LEVEL_TIMEOUT_S = 6 * 3600.0
 SETUP_TIMEOUT_S = 1800.0
+VERSION_TIMEOUT_S = 120.0
+_VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+[\w.+-]*)")
 
 
 class AIPerfLoad:
@@ -41,7 +45,7 @@ class AIPerfLoad:
         text_tokens: of a prompt without a video; what a prompt has above that is the video's.
     """
 
-    name = f"AIPerf {VERSION}"
+    name = "AIPerf"  # with the version that it tells, once `prove` has asked
 
     def __init__(
         self, program: Path, tokenizer: str, workload: Workload, *, base_url: str, token: str, model: str,
@@ -52,12 +56,23 @@ class AIPerfLoad:
         self._part, self._folder, self._text_tokens = part, folder, text_tokens
         self._headers: tuple[str, ...] = ()
         self.summary = ""
+        self.proof: str | None = None
 
     async def prove(self) -> None:
-        """One question without a video through a recording proxy: which headers this AIPerf really sends."""
+        """One question without a video through a recording proxy: which headers this AIPerf really sends.
+
+        Raises:
+            UsageError: another version of AIPerf (code `aiperf_version`).
+            Refusal: the server took no session from the header, or kept one in round robin (code `run_invalid`). AIPerf
+                does not write down what the server answers of sessions, so that no check after the run could see it.
+        """
+        self.name = f"AIPerf {await asyncio.to_thread(require_version, self._program)}"
         with recording_proxy(self._base) as (url, recorded):
             await self._process(url, {"text": ""}, self._folder / "proof", concurrency=1, questions=1, timeout_s=600)
         self._headers = tuple(sorted(name for name in recorded.names() if name.startswith("x-")))
+        said = (answer.get("x-cosmos3-session") for answer in recorded.answers)
+        self.proof = next((state for state in said if state is not None), None)
+        refuse(list(of_session(self._work, self.proof)))
 
     async def level(
         self, videos: Sequence[str], *, concurrency: int, repeat: int, done: Callable[[], None] = lambda: None
@@ -65,7 +80,7 @@ class AIPerfLoad:
         """Run one level and read its records. Cancelling ends the process.
 
         Raises:
-            ServiceFailure: AIPerf failed without a record (code `aiperf_failed`), with its last lines.
+            ServiceFailure: AIPerf failed or left no record (code `aiperf_failed`), with its last lines.
         """
         folder = self._folder / f"c{concurrency}-r{repeat}"
         parts = {video: self._part[video] for video in videos}
@@ -90,6 +105,7 @@ class AIPerfLoad:
         timeout_s: float,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / EXPORT).unlink(missing_ok=True)  # what another run left must not pass for this one's
         await asyncio.to_thread(write_dataset, folder / DATASET, parts, questions, self._work.output_tokens)
         command = self.command(len(parts), base_url=base_url, concurrency=concurrency, folder=folder)
         log = folder / "aiperf.log"
@@ -106,7 +122,7 @@ class AIPerfLoad:
                 if process.returncode is None:
                     process.terminate()
                     await process.wait()
-        if not (folder / EXPORT).exists():
+        if code or not (folder / EXPORT).exists():
             tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:]
             raise ServiceFailure(f"AIPerf ended with {code}: {' | '.join(tail)[-600:]}", code="aiperf_failed")
 
@@ -132,10 +148,11 @@ def summary(folder: Path) -> str:
 
 
 def find(environment_dir: Path, tokenizer: str) -> Path:
-    """The program.
+    """The program. Blocking.
 
     Raises:
-        UsageError: it is not installed (code `no_aiperf`), or no tokenizer was named.
+        UsageError: it is not installed (code `no_aiperf`), of another version (`aiperf_version`), or no tokenizer was
+            named.
     """
     program = environment_dir / "bin" / "aiperf"
     if not program.exists():
@@ -144,7 +161,29 @@ def find(environment_dir: Path, tokenizer: str) -> Path:
         )
     if not tokenizer:
         raise UsageError("AIPerf wants a tokenizer", remedy="--tokenizer with the model's directory or Hub id")
+    require_version(program)
     return program
+
+
+def require_version(program: Path) -> str:
+    """The version that this AIPerf tells of itself, which is the one whose records we can read. Blocking, seconds.
+
+    Raises:
+        UsageError: another one, or none that could be read (code `aiperf_version`).
+    """
+    try:
+        asked = subprocess.run([str(program), "--version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S)
+        found = _VERSION.search(asked.stdout) if asked.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired):
+        found = None
+    version = found[1] if found else "unknown"
+    if version != VERSION:
+        raise UsageError(
+            f"{program} is AIPerf {version}; records of {VERSION} are what can be read",
+            code="aiperf_version",
+            remedy="cosmos3 bench setup --aiperf-dir with a new directory, and the same for the run; or --load own",
+        )
+    return version
 
 
 def set_up(environment_dir: Path, python: str = sys.executable) -> Path:
@@ -152,9 +191,11 @@ def set_up(environment_dir: Path, python: str = sys.executable) -> Path:
 
     Raises:
         ServiceFailure: pip failed (code `aiperf_not_installed`).
+        UsageError: what is there is of another version (code `aiperf_version`).
     """
     program = environment_dir / "bin" / "aiperf"
     if program.exists():
+        require_version(program)
         return program
     for command in (
         [python, "-m", "venv", str(environment_dir)],

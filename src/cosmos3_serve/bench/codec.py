@@ -20,8 +20,13 @@ AUTO = "auto"
 TRIAL = Recipe(seconds=2, fps=2, width=256, height=256)
 
 
-async def choose_codec(reasoner: Reasoner, codecs: Sequence[str] = tuple(CODECS)) -> str:
+async def choose_codec(
+    reasoner: Reasoner, codecs: Sequence[str] = tuple(CODECS), *, facts: dict[str, str] | None = None
+) -> str:
     """The first of `codecs` that the server decodes, tried with a clip of 2 s each as a data URL.
+
+    Args:
+        facts: gets what the headers of the last answer say.
 
     Raises:
         Unauthorized, Unreachable: the server cannot be asked.
@@ -41,7 +46,7 @@ async def choose_codec(reasoner: Reasoner, codecs: Sequence[str] = tuple(CODECS)
                 recipe = TRIAL.model_copy(update={"codec": codec})
                 video = await asyncio.to_thread(make_video, place, 0, recipe)
                 url = await asyncio.to_thread(clip_url, place / video.name)
-                why = await _refusal(reasoner, url, text_tokens)
+                why = await _refusal(reasoner, url, text_tokens, facts)
                 if why is None:
                     return codec
                 refused.append(f"{codec}: {why}")
@@ -54,13 +59,15 @@ async def choose_codec(reasoner: Reasoner, codecs: Sequence[str] = tuple(CODECS)
     )
 
 
-async def _refusal(reasoner: Reasoner, url: str, text_tokens: int) -> str | None:
+async def _refusal(reasoner: Reasoner, url: str, text_tokens: int, facts: dict[str, str] | None) -> str | None:
     try:
         answer = await reasoner.ask("What is this?", url, max_tokens=1)
     except (Unauthorized, Unreachable):
         raise
     except Cosmos3Error as error:
         return str(error)[:120]
+    if facts is not None:
+        facts |= answer.facts
     return None if video_tokens(answer.usage, text_tokens) else "the usage counts no tokens of the video"
 
 

@@ -1,11 +1,17 @@
-"""Two runs side by side: the same work, ratios over paired repeats, and how sure they are."""
+"""Two runs of the same work: ratios over their repeats, how sure they are, and what they do not say."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 from cosmos3_serve.bench.records import Run
+from cosmos3_serve.bench.report import UNCHECKED, weights
+from cosmos3_serve.bench.run_folder import cell
 from cosmos3_serve.bench.statistics import Level, levels, ratio_interval
 from cosmos3_serve.errors import InputError
 
@@ -16,6 +22,7 @@ class Gain:
 
     Args:
         low, high: its 95 % interval; None where there is one repeat only.
+        warm_start: in a repeat or in all, caches may have held the videos when the level began.
     """
 
     concurrency: int
@@ -25,6 +32,7 @@ class Gain:
     ratio: float
     low: float | None
     high: float | None
+    warm_start: bool = False
 
 
 FIGURES: dict[str, Callable[[Level], float]] = {
@@ -56,27 +64,92 @@ def compare(a: Run, b: Run) -> list[Gain]:
             interval = ratio_interval(pairs)
             mean_a, mean_b = sum(x for x, _ in pairs) / len(pairs), sum(y for _, y in pairs) / len(pairs)
             ratio, low, high = interval or (mean_b / mean_a, None, None)
-            gains.append(Gain(concurrency, name, mean_a, mean_b, ratio, low, high))
+            warm = any(row.warm_start for row in (*rows_a[concurrency], *rows_b[concurrency]))
+            gains.append(Gain(concurrency, name, mean_a, mean_b, ratio, low, high, warm))
     return gains
 
 
-def markdown(a: Run, b: Run, gains: list[Gain]) -> str:
+def notes(a: Run, b: Run) -> list[str]:
+    """What a reader of the ratios must know, one sentence each."""
     repeats = a.workload.repeats
-    sure = f"{repeats} paired repeats, 95 % interval" if repeats > 1 else "one repeat: no interval can be given"
+    found = [
+        f"{repeats} repeats of each of two separate runs, set against each other in their order: the 95 % interval"
+        " holds the scatter of the repeats, and nothing of what changed on the machine between the runs."
+        if repeats > 1
+        else "One repeat: no interval can be given."
+    ]
+    if not a.workload.fresh and repeats * len(a.workload.concurrency) > 1:
+        found.append("Rows marked * began, at least once, with caches that may have held the videos.")
+    if not same_videos(a, b):
+        found.append("The runs asked about other videos of the same recipe.")
+    found += [f"{name}: {UNCHECKED}" for name, run in (("A", a), ("B", b)) if not run.temperature_checked]
+    return found
+
+
+def same_videos(a: Run, b: Run) -> bool:
+    return {video.sha256 for video in a.videos} == {video.sha256 for video in b.videos}
+
+
+def as_dict(a: Run, b: Run, gains: list[Gain]) -> dict[str, object]:
+    """Everything that the comparison says."""
+    about = {
+        name: {"server": run.server, "profile": run.workload.profile, "weights": run.weights,
+               "weights_by": run.weights_by, "started_at": run.started_at,
+               "temperature_checked": run.temperature_checked}
+        for name, run in (("a", a), ("b", b))
+    }  # fmt: skip
+    return about | {"same_videos": same_videos(a, b), "notes": notes(a, b), "gains": [asdict(gain) for gain in gains]}
+
+
+def table(gains: list[Gain]) -> str:
+    """CSV, one line a figure and level."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [field.name for field in fields(Gain)]
+    writer.writerow(names)
+    writer.writerows([cell(getattr(gain, name)) for name in names] for gain in gains)
+    return text.getvalue()
+
+
+def write(a: Run, b: Run, gains: list[Gain], directory: Path) -> None:
+    """`comparison.json`, `.csv` and `.md`. Raises InputError: they cannot be written."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "comparison.json").write_text(json.dumps(as_dict(a, b, gains), indent=1) + "\n", encoding="utf-8")
+        (directory / "comparison.csv").write_text(table(gains), encoding="utf-8")
+        (directory / "comparison.md").write_text(markdown(a, b, gains), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write into {directory}: {error.strerror}") from None
+
+
+HEADS = ("concurrency", "figure", "A", "B", "B / A (95 % interval)")
+
+
+def cells(gain: Gain) -> list[str]:
+    """A row under `HEADS`."""
+    interval = "" if gain.low is None else f" ({gain.low:.2f} to {gain.high:.2f})"
+    level = f"{gain.concurrency}{'*' if gain.warm_start else ''}"
+    return [level, gain.figure, f"{gain.a:.2f}", f"{gain.b:.2f}", f"{gain.ratio:.2f}{interval}"]
+
+
+def title(a: Run, b: Run) -> str:
+    return f"{b.workload.profile} over {a.workload.profile}"
+
+
+def described(name: str, run: Run) -> str:
+    return f"{name}: {run.server}, {run.workload.profile}, weights {weights(run)}, {run.started_at}."
+
+
+def markdown(a: Run, b: Run, gains: list[Gain]) -> str:
     lines = [
-        f"# {b.workload.profile} over {a.workload.profile}",
+        f"# {title(a, b)}",
         "",
-        f"A: {a.server}, {a.workload.profile}, weights {a.weights}, {a.started_at}. "
-        f"B: {b.server}, {b.workload.profile}, weights {b.weights}, {b.started_at}. {sure}.",
+        " ".join([described("A", a), described("B", b), *notes(a, b)]),
         "",
-        "| concurrency | figure | A | B | B / A |",
+        f"| {' | '.join(HEADS)} |",
         "| ---: | --- | ---: | ---: | ---: |",
     ]
-    for gain in gains:
-        interval = "" if gain.low is None else f" ({gain.low:.2f} to {gain.high:.2f})"
-        lines.append(
-            f"| {gain.concurrency} | {gain.figure} | {gain.a:.2f} | {gain.b:.2f} | {gain.ratio:.2f}{interval} |"
-        )
+    lines += [f"| {' | '.join(cells(gain))} |" for gain in gains]
     return "\n".join(lines) + "\n"
 
 

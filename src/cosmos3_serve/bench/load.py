@@ -52,13 +52,14 @@ class Load:
         self._auth = {"authorization": f"Bearer {token}"} if token else {}
         self._text_tokens, self._worker_ids = text_tokens, worker_ids
         self._arrives: bool | None = None
+        self.proof: str | None = None
 
     async def prove(self) -> None:
         """One question without a video through a recording proxy: whether a session's header goes out as it should."""
         name = f"bench-{secrets.token_hex(8)}"
         with recording_proxy(self._base) as (url, recorded):
             async with self._client(url, 1) as http:
-                await self._ask(http, "", 0, name, 1, 0)
+                self.proof = (await self._ask(http, "", 0, name, 1, 0)).session_state
         if self._work.profile == "session-affinity":
             self._arrives = any(seen.get(self._work.session_header.lower()) == name for seen in recorded.requests)
 

@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cosmos3_serve.bench import compare
+from cosmos3_serve.bench.compare import Gain
 from cosmos3_serve.bench.records import Run
-from cosmos3_serve.bench.report import COLUMNS, flat
+from cosmos3_serve.bench.report import COLUMNS, UNCHECKED, flat, weights
 from cosmos3_serve.bench.statistics import Level, levels
 from cosmos3_serve.errors import UsageError
 
@@ -72,20 +74,31 @@ def drawing() -> Any:
     return pyplot
 
 
-def page(runs: Sequence[Run], plots: Sequence[Path], directory: Path) -> Path:
-    """Tables and pictures in one file without a link to anything."""
-    parts: list[str] = []
+def page(runs: Sequence[Run], plots: Sequence[Path], directory: Path, before: Sequence[str] = ()) -> Path:
+    """Tables and pictures in one file without a link to anything. `before`: HTML that stands above them."""
+    parts = [*before]
     for run in runs:
         work = run.workload
         parts.append(f"<h1>{text(run.model)}, {text(work.profile)}</h1>")
         parts.append(
-            f"<p>{text(run.started_at)}, server {text(run.server)}, <strong>weights: {text(run.weights)}</strong>,"
+            f"<p>{text(run.started_at)}, server {text(run.server)}, <strong>weights: {text(weights(run))}</strong>,"
             f" load: {text(run.load)}. {work.videos} videos of {run.recipe.seconds} s, {work.questions} questions"
             f" each, {work.output_tokens} tokens an answer.</p>"
         )
         parts.append(f"<p>{text(', '.join(f'{name} {value}' for name, value in run.machine.items()))}</p>")
+        if not run.temperature_checked:
+            parts.append(f"<p><strong>{text(UNCHECKED)}</strong></p>")
         parts.append(table(COLUMNS, [list(flat(row).values()) for row in levels(run)]))
     return document(parts, plots, directory)
+
+
+def compared(a: Run, b: Run, gains: Sequence[Gain], directory: Path) -> Path:
+    """Plots of both runs, and the page with their ratios and intervals above the tables of each."""
+    before = [f"<h1>{text(compare.title(a, b))}</h1>"]
+    before += [f"<p>{text(line)}</p>" for line in (compare.described("A", a), compare.described("B", b))]
+    before += [f"<p>{text(note)}</p>" for note in compare.notes(a, b)]
+    before.append(table(compare.HEADS, [compare.cells(gain) for gain in gains]))
+    return page([a, b], draw([a, b], directory), directory, before)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -17,10 +17,11 @@ _HOP = {
 
 
 class Recorded:
-    """Header names and values of each POST, lower case names; the bearer token is left out."""
+    """Header names and values of each POST and of its answer, lower case names; the bearer token is left out."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, str]] = []
+        self.answers: list[dict[str, str]] = []
 
     def names(self) -> set[str]:
         return {name for request in self.requests for name in request}
@@ -51,6 +52,8 @@ def recording_proxy(upstream: str, *, timeout_s: float = 600.0) -> Iterator[tupl
             headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
             try:
                 with client.stream(self.command, self.path, content=body, headers=headers) as answer:
+                    if self.command == "POST":
+                        recorded.answers.append({name.lower(): value for name, value in answer.headers.items()})
                     self.send_response(answer.status_code)
                     for name, value in answer.headers.items():
                         if name.lower() not in _HOP and name.lower() != "content-encoding":

@@ -16,6 +16,8 @@ from cosmos3_serve.bench.codec import choose_codec, clip_url
 from cosmos3_serve.bench.load import Load, text_of
 from cosmos3_serve.bench.media_server import serve_videos
 from cosmos3_serve.bench.records import Request, Run, Weights, Workload
+from cosmos3_serve.bench.served_clips import refuse_changed, refuse_changed_at
+from cosmos3_serve.bench.validity import of_session, refuse
 from cosmos3_serve.bench.videos import Video, VideoSet, refuse_duplicates
 from cosmos3_serve.client.reasoner import Reasoner
 from cosmos3_serve.client.served import until_served
@@ -34,6 +36,7 @@ class Generator(Protocol):
 
     name: str
     summary: str  # what the tool itself says of its last level; our own says nothing
+    proof: str | None  # `x-cosmos3-session` of the answer to the question before the run
 
     async def level(
         self, videos: Sequence[str], *, concurrency: int, repeat: int, done: Callable[[], None] = ...
@@ -67,6 +70,7 @@ class Known:
     """What whoever started the server knows and it does not say itself; empty: take its word.
 
     Args:
+        weights: recorded as the caller's statement where the server says nothing of its weights.
         worker_ids: it is Dynamo, and says on demand which worker answered.
     """
 
@@ -113,6 +117,7 @@ class Target:
             videos=self._videos,
             **self._about,
             load=self._load.name,
+            proof_session=self._load.proof,
             machine=machine.describe(),
             started_at=self._started,
             requests=self.records,
@@ -183,7 +188,11 @@ async def prepare(
 
     Raises:
         InputError: fewer clips than the workload needs (code `videos_too_few`), a codec that the server does not
-            decode (`no_codec`), or another model (`model_not_served`).
+            decode (`no_codec`), another model (`model_not_served`), or other weights than the server says
+            (`weights_contradicted`).
+        IntegrityError: a clip is not what the listing says (code `video_changed`), or two are equal
+            (`videos_duplicate`).
+        Refusal: with AIPerf, sessions are not kept as the profile wants (code `run_invalid`).
         Cosmos3Error: the endpoint cannot be reached, or refuses before the first question.
     """
     listing = VideoSet.read(directory)
@@ -192,15 +201,12 @@ async def prepare(
         raise InputError(
             f"{len(videos)} clips are there, the workload needs {workload.needed()}",
             code="videos_too_few",
-            remedy=f"cosmos3 bench videos --count {workload.needed()}",
+            remedy=f"cosmos3 bench videos --videos-dir … --count {workload.needed()}",
         )
     refuse_duplicates(videos)
-    served = await _served(reasoner)
-    about = {
-        "model": reasoner.model,
-        "server": known.server or served["server"],
-        "weights": known.weights or served["weights"],
-    }
+    if workload.transport != "http" or not places.base_url:
+        await asyncio.to_thread(refuse_changed, directory, videos)
+    about = await _about(reasoner, known)
     with ExitStack() as stack:
         base = places.base_url.rstrip("/")
         if workload.transport == "http" and not base:
@@ -208,7 +214,13 @@ async def prepare(
             if places.public_url:
                 base = places.public_url.rstrip("/")
                 await until_served(f"{base}/{videos[0].name}", videos[0].bytes)
-        await choose_codec(reasoner, [listing.recipe.codec])
+        elif workload.transport == "http":
+            await refuse_changed_at(base, videos)
+        facts: dict[str, str] = {}
+        await choose_codec(reasoner, [listing.recipe.codec], facts=facts)
+        if aiperf is not None and workload.profile == "round-robin":
+            # A video's content may make a session too, and AIPerf's records would not tell.
+            refuse(list(of_session(workload, facts.get("x-cosmos3-session"))))
         part = await _parts(reasoner, workload, directory, videos, base)
         load = await _load(reasoner, token, workload, part, known, aiperf)
         yield Target(workload, listing, videos, about, load)
@@ -242,11 +254,12 @@ async def _parts(
     return {video.name: f"file-id:{await reasoner.upload(directory / video.name)}" for video in videos}
 
 
-async def _served(reasoner: Reasoner) -> dict[str, Any]:
-    """The server and its weights, as `/v1/models` says.
+async def _about(reasoner: Reasoner, known: Known) -> dict[str, Any]:
+    """The server and its weights, as `/v1/models` says; what it does not say, as the caller does.
 
     Raises:
-        InputError: it serves another model (code `model_not_served`).
+        InputError: it serves another model (code `model_not_served`), or says that its weights are others than the
+            caller does (`weights_contradicted`).
     """
     models = (await reasoner.get("/v1/models")).get("data")
     if not isinstance(models, list):
@@ -259,8 +272,18 @@ async def _served(reasoner: Reasoner) -> dict[str, Any]:
             code="model_not_served",
             remedy=f"--model with one of: {names}",
         )
-    weights = entry.get("weights")
+    said = entry.get("weights")
+    weights = said if said in ("random", "pretrained") else "unknown"
+    if known.weights and weights not in ("unknown", known.weights):
+        raise InputError(
+            f"the server says that its weights are {weights}, not {known.weights}",
+            code="weights_contradicted",
+            remedy="leave out --weights: it is for servers that say nothing of theirs",
+        )
+    by_caller = weights == "unknown" and known.weights is not None
     return {
-        "server": str(entry.get("owned_by") or "unknown")[:80],
-        "weights": weights if weights in ("random", "pretrained") else "unknown",
+        "model": reasoner.model,
+        "server": known.server or str(entry.get("owned_by") or "unknown")[:80],
+        "weights": known.weights if by_caller else weights,
+        "weights_by": "caller" if by_caller else "server",
     }

@@ -49,9 +49,11 @@ class Request(BaseModel):
     Args:
         turn: from 0; the questions of a video in their order.
         headers: names of what was sent beside the usual ones, lower case.
-        header_seen: what a recording proxy or the server's own answer proves about the session header; None: no proof.
+        header_seen: whether a recording proxy saw the session header on its way; None where none is sent.
         first, last: when the first and the last piece of text came.
-        session_state: `x-cosmos3-session` of our server: new, hit, moved, none.
+        session_state: `x-cosmos3-session` of our server: new, hit, moved, spilled (this question alone went elsewhere),
+            none. AIPerf does not write it down.
+        replica, media_state: `x-cosmos3-replica` and `x-cosmos3-media` of our server, or the worker's id of Dynamo.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,7 +106,12 @@ class Request(BaseModel):
 
 
 class Run(BaseModel):
-    """Everything of one run. `weights` as the server says: random, pretrained or unknown."""
+    """Everything of one run.
+
+    Args:
+        weights: random, pretrained or unknown; `weights_by` says whose word that is.
+        proof_session: `x-cosmos3-session` of the answer to the question before the run; None where it is not sent.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -115,7 +122,14 @@ class Run(BaseModel):
     model: str
     server: str
     weights: Weights
+    weights_by: Literal["server", "caller"] = "server"
     load: str
+    proof_session: str | None = None
     machine: dict[str, str | int | float | list[float]]
     started_at: str
     requests: list[Request]
+
+    @property
+    def temperature_checked(self) -> bool:
+        """Whether the server's counts of cached tokens show that cold was cold and warm was warm."""
+        return all(request.cached_tokens is not None for request in self.requests)

@@ -30,12 +30,15 @@ class RunFolder:
     records: str
     figures: tuple[str, ...]
 
-    def require_new(self) -> None:
+    def require_new(self, *others: str) -> None:
         """
+        Args:
+            others: names of what else only a run leaves.
+
         Raises:
             InputError: the directory holds a run already (code `run_exists`).
         """
-        if any((self.directory / name).exists() for name in (RUN, self.records)):
+        if any((self.directory / name).exists() for name in (RUN, self.records, *others)):
             raise InputError(
                 f"{self.directory} holds a run already",
                 code="run_exists",

@@ -11,8 +11,11 @@ from pydantic import BaseModel, ConfigDict
 
 from cosmos3_serve.bench.records import Request, Run
 
-# Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond the table the normal one is close enough.
+# Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond the table see `t95`.
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_Z95 = 1.959964
+# What a session of our server may be; `none` is no session.
+SESSION_STATES = ("new", "hit", "moved", "spilled")
 
 
 class Spread(BaseModel):
@@ -43,6 +46,8 @@ class Level(BaseModel):
         cached_share: prompt tokens that the server says came from its cache; None where it does not say.
         media_misses: requests whose video the replica did not hold; None where the server does not say.
         requests_by_replica: in the order of first use, by number and not by name.
+        sessions: requests by what the server says of their session (new, hit, moved, spilled); empty if nothing.
+        warm_start: caches may have held the videos, since a level before it used them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -60,6 +65,7 @@ class Level(BaseModel):
     cached_share: float | None
     media_misses: int | None
     requests_by_replica: list[int]
+    sessions: dict[str, int] = {}
     warm_start: bool
 
 
@@ -80,6 +86,7 @@ def _level(requests: Sequence[Request], warm_start: bool) -> Level:
     gaps = [r.itl for r in requests if r.itl is not None]
     told = [r for r in requests if r.cached_tokens is not None and r.prompt_tokens]
     media = [r.media_state for r in requests if r.media_state is not None]
+    states = Counter(r.session_state for r in requests)
     return Level(
         repeat=requests[0].repeat,
         concurrency=requests[0].concurrency,
@@ -96,6 +103,7 @@ def _level(requests: Sequence[Request], warm_start: bool) -> Level:
         else None,
         media_misses=media.count("miss") if len(media) == len(requests) else None,
         requests_by_replica=list(Counter(r.replica for r in requests if r.replica is not None).values()),
+        sessions={name: states[name] for name in SESSION_STATES} if any(states[s] for s in SESSION_STATES) else {},
         warm_start=warm_start,
     )
 
@@ -111,6 +119,9 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 def ratio_interval(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float] | None:
     """Geometric mean of b/a over pairs (a, b), with its 95 % interval by Student's t on the logarithms.
 
+    Where the pairs were not measured side by side but are repeats of two separate runs in their order, the interval
+    holds their scatter, and nothing of what changed on the machine between the runs.
+
     None with fewer than two pairs: one run says nothing about how far the next would be off.
     """
     if len(pairs) < 2:
@@ -118,6 +129,19 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, 
     logs = [math.log(b / a) for a, b in pairs]
     mean = fmean(logs)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
-    degrees = len(logs) - 1
-    half = (_T95[degrees - 1] if degrees <= len(_T95) else 1.96) * deviation / math.sqrt(len(logs))
+    half = t95(len(logs) - 1) * deviation / math.sqrt(len(logs))
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def t95(degrees: int) -> float:
+    """Two-sided 95 % quantile of Student's t, to three decimals.
+
+    Beyond 15 degrees of freedom by the expansion around the normal quantile (Abramowitz and Stegun, 26.7.5).
+    """
+    if degrees <= len(_T95):
+        return _T95[degrees - 1]
+    z = _Z95
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / degrees + second / degrees**2 + third / degrees**3

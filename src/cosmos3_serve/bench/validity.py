@@ -6,11 +6,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from cosmos3_serve.bench.records import Request, Run
+from cosmos3_serve.bench.records import Request, Run, Workload
 from cosmos3_serve.errors import FieldError, Refusal
 
 SHOWN = 5
 NO_SESSION = "none"
+# What a server says of a later question that it did not ask where the session was.
+ASTRAY = ("moved", "spilled", "new")
+# Of the later questions of a level: more of them, and what was measured is not affinity.
+ASTRAY_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ def seen(run: Run) -> Iterable[Finding]:
 def headers(run: Run) -> Iterable[Finding]:
     """Affinity that is silently off gives wrong numbers without one error: the header's arrival must be proved."""
     name = run.workload.session_header.lower()
+    yield from of_session(run.workload, run.proof_session)
     if run.workload.profile == "round-robin":
         sent = [r for r in run.requests if r.session is not None or name in r.headers]
         if sent:
@@ -155,23 +160,71 @@ def headers(run: Run) -> Iterable[Finding]:
         yield Finding("session_shared", "several videos carry the same session id")
 
 
+def of_session(work: Workload, state: str | None) -> Iterable[Finding]:
+    """What the server said of the session of a question before the run; None: it says nothing of sessions."""
+    if work.profile == "session-affinity" and state == NO_SESSION:
+        text = f"the server took no session from {work.session_header}: it reads another header, or keeps none"
+        yield Finding("session_header_unproved", text)
+    if work.profile == "round-robin" and state not in (NO_SESSION, None):
+        yield Finding("affinity_on", "the server kept a session although the profile is round robin")
+
+
 def routed(run: Run) -> Iterable[Finding]:
-    """Affinity keeps a session where it is; only the server itself may say that it moved."""
+    """Affinity keeps a session where it is; only the server itself may say that it moved, and not often."""
     if run.workload.profile != "session-affinity":
         return
-    homes: dict[str, set[str]] = defaultdict(set)
-    moved = {r.session for r in run.requests if r.session_state == "moved"}
-    for request in run.requests:
-        if request.session and request.replica:
-            homes[request.session].add(request.replica)
-    spread = [session for session, replicas in homes.items() if len(replicas) > 1 and session not in moved]
-    if spread:
-        yield Finding("session_scattered", "questions of one session went to several replicas", len(spread))
+    # A header that arrived may still be ignored: something must tell of every question where it went.
+    tells: tuple[Callable[[Request], bool], ...] = (
+        lambda r: r.session_state is not None,
+        lambda r: r.replica is not None,
+        lambda r: r.cached_tokens is not None,
+    )
+    if not any(all(told(r) for r in run.requests) for told in tells):
+        yield Finding(
+            "affinity_unproved",
+            "nothing tells of every question that its session stayed: no session state, no replica, no cached tokens"
+            " (let the server count them, --enable-prompt-tokens-details of vLLM, or use --load own)",
+        )
+    homes: dict[str, str] = {}
+    strayed = []
+    for request in sorted(run.requests, key=lambda r: r.started):
+        if not request.session or not request.replica or request.session_state == "spilled":
+            continue  # a spilled question is answered elsewhere and its session stays
+        if request.session_state in ASTRAY:
+            homes[request.session] = request.replica
+        elif homes.setdefault(request.session, request.replica) != request.replica:
+            strayed.append(request)
+    if strayed:
+        yield _of("session_scattered", "questions of one session went to several replicas", strayed)
+    for key, requests in _by_level(run).items():
+        later = [r for r in requests if r.turn > 0]
+        astray = [r for r in later if r.session_state in ASTRAY]
+        if len(astray) > ASTRAY_SHARE * len(later):
+            kinds = most(Counter(str(r.session_state) for r in astray))
+            text = f"more than {ASTRAY_SHARE:.0%} of the later questions left their session's replica: {kinds}"
+            yield Finding("affinity_not_kept", text, len(astray), _level(key))
+
+
+def mixed(run: Run) -> Iterable[Finding]:
+    """Round robin that leaves every video on one replica has affinity's figures under another name."""
+    if run.workload.profile != "round-robin" or run.workload.questions < 2:
+        return
+    for key, requests in _by_level(run).items():
+        places: dict[str, set[str]] = defaultdict(set)
+        for request in requests:
+            if request.replica is not None:
+                places[request.video].add(request.replica)
+        if len(set().union(*places.values())) > 1 and all(len(replicas) == 1 for replicas in places.values()):
+            text = "several replicas answered, and all questions of each video went to one of them"
+            yield Finding("round_robin_sticky", text, len(places), _level(key))
 
 
 def temperatures(run: Run) -> Iterable[Finding]:
     """Cold where it must be cold, warm where it must be warm, by the server's own count of cached tokens."""
     work = run.workload
+    untold = [r for r in run.requests if r.error is None and r.cached_tokens is None]
+    if untold and any(r.cached_tokens is not None for r in run.requests):
+        yield _of("cached_partial", "some answers count cached tokens and these do not: not all can be checked", untold)
     first_level = next(((r.repeat, r.concurrency) for r in run.requests), None)
     for request in run.requests:
         fresh = work.fresh or (request.repeat, request.concurrency) == first_level
@@ -179,14 +232,21 @@ def temperatures(run: Run) -> Iterable[Finding]:
             yield Finding("cold_is_warm", "the first question of a new video found it in the cache", 1, _name(request))
             return
     if work.profile == "session-affinity":
-        cold = [r for r in run.requests if r.turn > 0 and r.session_state != "moved" and r.is_warm is False]
+        cold = [r for r in run.requests if r.turn > 0 and r.session_state not in ASTRAY and r.is_warm is False]
         if cold:
             yield _of("warm_is_cold", "a later question of a session did not find its video in the cache", cold)
 
 
 CHECKS: tuple[Callable[[Run], Iterable[Finding]], ...] = (
-    answered, complete, lengths, distinct, seen, headers, routed, temperatures,
+    answered, complete, lengths, distinct, seen, headers, routed, mixed, temperatures,
 )  # fmt: skip
+
+
+def _by_level(run: Run) -> dict[tuple[int, int], list[Request]]:
+    found: dict[tuple[int, int], list[Request]] = defaultdict(list)
+    for request in run.requests:
+        found[request.repeat, request.concurrency].append(request)
+    return found
 
 
 def _of(code: str, text: str, bad: Sequence[Request]) -> Finding:

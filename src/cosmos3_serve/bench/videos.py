@@ -82,7 +82,7 @@ class VideoSet(BaseModel):
             raise InputError(
                 f"{directory / LISTING} cannot be read: {str(error).splitlines()[0]}",
                 code="videos_unreadable",
-                remedy="remove the file; clips that are whole are taken over by their content",
+                remedy="remove the file and make the clips again: cosmos3 bench videos",
             ) from None
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -25,7 +25,7 @@ ENVIRONMENT = Path(".venv-aiperf")
 
 
 def register(app: typer.Typer) -> None:
-    text = "Measure a reasoner or a generator: no figure leaves an invalid run."
+    text = "Measure a reasoner or a generator: of an invalid run we compute no figure."
     commands: dict[str, Callable[..., None]] = {
         "setup": setup,
         "videos": videos,
@@ -132,6 +132,10 @@ def reasoner(
     worker_ids: Annotated[
         bool, typer.Option("--worker-ids", help="It is Dynamo: ask which worker answered (--load own).")
     ] = False,
+    weights: Annotated[
+        str,
+        typer.Option("--weights", help="random or pretrained, of a server that does not say: recorded as your word."),
+    ] = "",
     endpoint: Endpoint = "",
     token_env: TokenEnv = REASONER_TOKEN_ENV,
     model: Model = MODEL,
@@ -140,10 +144,10 @@ def reasoner(
 ) -> None:
     """Ask every question of every video at every level, check the run, and write its figures.
 
-    An invalid run (a failed request, a wrong length, a header that did not arrive, …) has no figures: it ends with exit
-    code 3, and its records are kept. Where --videos-dir has no listing, clips of 30 s at 2 frames a second are made in
-    it first, in a codec that the server decodes. With transport http our reasoner must be told to fetch from this
-    server (`--media-allow HOST:PORT`).
+    An invalid run (a failed request, a wrong length, a header that did not arrive, …) has no figures of ours: it ends
+    with exit code 3, and its records are kept, as are AIPerf's own files (aiperf-not-checked). Where --videos-dir has
+    no listing, clips of 30 s at 2 frames a second are made in it first, in a codec that the server decodes. With
+    transport http our reasoner must be told to fetch from this server (`--media-allow HOST:PORT`).
     """
     from pydantic import ValidationError
 
@@ -152,7 +156,7 @@ def reasoner(
     from cosmos3_serve.bench.codec import choose_codec
     from cosmos3_serve.bench.reasoner import Known, Places, WithAIPerf
     from cosmos3_serve.bench.reasoner import run as run_bench
-    from cosmos3_serve.bench.records import Run, Workload
+    from cosmos3_serve.bench.records import Run, Weights, Workload
     from cosmos3_serve.bench.videos import LISTING, Recipe, make_videos
     from cosmos3_serve.client.reasoner import Reasoner
 
@@ -175,8 +179,10 @@ def reasoner(
 
     if load not in ("aiperf", "own"):
         raise UsageError(f"--load {load!r} is neither aiperf nor own")
+    if weights not in ("", "random", "pretrained"):
+        raise UsageError(f"--weights {weights!r} is neither random nor pretrained")
     report.require_new(output_dir)
-    driver = WithAIPerf(find(aiperf_dir, tokenizer), tokenizer, output_dir / "aiperf") if load == "aiperf" else None
+    driver = WithAIPerf(find(aiperf_dir, tokenizer), tokenizer, output_dir / report.RAW) if load == "aiperf" else None
 
     async def run() -> Run:
         async with Reasoner(endpoint, token_env=token_env, model=model, timeout_s=timeout) as asked:
@@ -192,7 +198,7 @@ def reasoner(
                     workload,
                     videos_dir,
                     places=Places(video_host, video_port, video_base_url, video_public_url),
-                    known=Known(worker_ids=worker_ids),
+                    known=Known(weights=cast("Weights | None", weights or None), worker_ids=worker_ids),
                     aiperf=driver,
                     progress=show,
                     level_ended=_show_level if level_summaries else lambda label, summary: None,
@@ -216,24 +222,21 @@ def compare(
     a: Annotated[Path, typer.Argument(help="Directory of a run.")],
     b: Annotated[Path, typer.Argument(help="Directory of the run that is set against it.")],
     output_dir: Annotated[
-        Path | None, typer.Option("--output", help="Also write comparison.md, plots and one HTML page here.")
+        Path | None, typer.Option("--output", help="Also write JSON, CSV, Markdown, plots and one HTML page here.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Set two runs of the same work side by side: ratios, with an interval where the runs have repeats."""
-    import dataclasses
-
     from cosmos3_serve.bench import compare as side_by_side
     from cosmos3_serve.bench import plots, report
 
     one, other = report.read(a), report.read(b)
     gains = side_by_side.compare(one, other)
     if output_dir is not None:
-        output_dir.mkdir(parents=True, exist_ok=True)
-        (output_dir / "comparison.md").write_text(side_by_side.markdown(one, other, gains), encoding="utf-8")
-        plots.page([one, other], plots.draw([one, other], output_dir), output_dir)
+        side_by_side.write(one, other, gains, output_dir)
+        plots.compared(one, other, gains, output_dir)
     if json:
-        output.emit({"gains": [dataclasses.asdict(gain) for gain in gains]})
+        output.emit(side_by_side.as_dict(one, other, gains))
     else:
         print(side_by_side.markdown(one, other, gains), end="")
 
