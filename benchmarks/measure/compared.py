@@ -34,15 +34,19 @@ NOTE = (
     "each, {tokens} tokens an answer, {concurrency} conversations at a time; {repeats} repeats with fresh clips, the "
     "same ones for both systems; the four take turns and another one begins each repeat. Mean (least to most) over the "
     "repeats. Load: this package's own generator, on the same cores. {versions}. Both systems: two replicas on the "
-    "CPU with the same settings of the engine, one thread each; the tiny checkpoint, **random weights**. Session "
+    "CPU with the same settings of the engine, {threads}; the tiny checkpoint, **random weights**. Session "
     "affinity: one id a conversation in X-Dynamo-Session-ID, round robin: none. CPU: all processes of a system over a "
     "level, Ray and frontends included, divided by its questions; systems that are not asked stay up, and the cores "
     "they keep busy are {idle}."
 )
 
 
-def sections(outcome: Outcome, plan: Plan, versions: str) -> list[Section]:
-    """Tables of the valid runs. An invalid one is named with its findings and has no figure."""
+def sections(outcome: Outcome, plan: Plan, versions: str, threads: str = "") -> list[Section]:
+    """Tables of the valid runs. An invalid one is named with its findings and has no figure.
+
+    Args:
+        threads: of an engine, as its settings say; "": not known.
+    """
     valid = {label: levels(run) for label, run in outcome.runs.items() if label not in outcome.invalid}
     cells: list[list[Any]] = [["", *valid]]
     for name, figure in ROWS.items():
@@ -53,7 +57,8 @@ def sections(outcome: Outcome, plan: Plan, versions: str) -> list[Section]:
     cells.append(["questions by replica", *(_by_replica(rows) for rows in valid.values())])
     idle = ", ".join(f"{label} {cores:.2f}" for label, cores in outcome.idle.items())
     note = NOTE.format(videos=plan.videos, questions=plan.questions, tokens=plan.tokens, size=outcome.size,
-                       concurrency=plan.concurrency, repeats=plan.repeats, versions=versions, idle=idle)  # fmt: skip
+                       concurrency=plan.concurrency, repeats=plan.repeats, versions=versions, idle=idle,
+                       threads=f"{threads} thread(s) each" if threads else "threads not told")  # fmt: skip
     for label, findings in outcome.invalid.items():
         note += f" **{label}: invalid, no figures** ({'; '.join(findings)})."
     figures = {"runs": {label: [row.model_dump(mode="json") for row in rows] for label, rows in valid.items()},
@@ -94,20 +99,23 @@ def _model(outcome: Outcome, plan: Plan, valid: dict[str, list[Level]]) -> list[
     """What `cosmos3 bench plan` says of these levels out of lone questions, beside what was measured."""
     rows: list[list[Any]] = [["system", "profile", "predicted q/s", "measured q/s", "error"]]
     figures: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
     for system, run in outcome.costs.items():
-        if f"costs of {system}" in outcome.invalid:
+        if findings := outcome.invalid.get(f"costs of {system}"):
+            left_out[system] = "; ".join(findings)
             continue
         try:
             costs = costs_of(run, workers=REPLICAS)
-        except Cosmos3Error:
-            continue  # its server does not tell cold from warm
+        except Cosmos3Error as error:  # its server does not tell cold from warm
+            left_out[system] = error.detail
+            continue
         figures[system] = {"costs": costs.model_dump(mode="json"), "checked": []}
         for profile in PROFILES:
             measured = valid.get(f"{system}, {profile}")
             if measured is None:
                 continue
             said = predict(costs, workers=REPLICAS, questions=plan.questions, output_tokens=plan.tokens,
-                           profile=profile, concurrency=plan.concurrency)  # fmt: skip
+                           profile=profile, concurrency=plan.concurrency, videos=plan.videos)  # fmt: skip
             checked = Checked(
                 profile, plan.concurrency, said.requests_per_s, fmean(row.requests_per_s for row in measured)
             )
@@ -120,7 +128,10 @@ def _model(outcome: Outcome, plan: Plan, valid: dict[str, list[Level]]) -> list[
         "before the repeats; the model knows workers, questions and conversations, and nothing of these levels. It "
         "takes workers for independent: here they share cores with each other and with the load."
     )
-    return [Section("The capacity model", note, rows, figures)] if len(rows) > 1 else []
+    for system, why in left_out.items():
+        note += f" **{system} is left out**: {why}."
+    figures |= {"left_out": left_out} if left_out else {}
+    return [Section("The capacity model", note, rows, figures)] if len(rows) > 1 or left_out else []
 
 
 def _spread(values: list[float | None] | list[float]) -> str:

@@ -1,4 +1,7 @@
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import av
@@ -30,6 +33,37 @@ def test_what_is_whole_is_kept_and_what_is_not_is_made_again(tmp_path: Path) -> 
     after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.mp4")}
     assert after["video-00000.mp4"] == times["video-00000.mp4"]
     assert after["video-00001.mp4"] != times["video-00001.mp4"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cosmos3_serve.bench.videos import Recipe, make_videos
+
+def told(made):
+    print(made, flush=True)
+    if made == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    make_videos(Path(sys.argv[1]), 12, Recipe(seconds=1, fps=4, width=64, height=48), workers=1, progress=told)
+"""
+
+
+def test_a_run_that_was_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    folder = tmp_path / "clips"
+    ended = subprocess.run([sys.executable, str(tmp_path / "killed.py"), str(folder)], capture_output=True, timeout=60)
+    assert ended.returncode == -signal.SIGKILL and ended.stdout.split() == [b"0", b"1", b"2", b"3"]
+    listed = VideoSet.read(folder).videos
+    assert len(listed) == 3, "each clip was listed before it was told"
+    times = {video.name: (folder / video.name).stat().st_mtime_ns for video in listed}
+    (folder / ".video-00011.mp4.999999999.part").write_bytes(b"half")
+    told: list[int] = []
+    again = make_videos(folder, 5, SMALL, workers=1, progress=told.append)
+    assert told[0] == 3 and again.videos[:3] == listed
+    assert times == {video.name: (folder / video.name).stat().st_mtime_ns for video in listed}, "they were kept"
+    assert not (folder / ".video-00011.mp4.999999999.part").exists()
 
 
 def test_a_smaller_call_forgets_no_clip(tmp_path: Path) -> None:

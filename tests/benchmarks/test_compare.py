@@ -85,6 +85,13 @@ async def test_every_valid_run_has_a_column_with_its_spread(clips: list[Path], t
         f"{OURS}, session-affinity over {THEIRS}, session-affinity",
     ]
     assert [row[:2] for row in model.rows[1:]] == [[s, p] for s in (OURS, THEIRS) for p in PROFILES]
+    assert "left_out" not in model.figures
+    for label in list(outcome.costs):  # a server that does not count cached tokens
+        outcome.costs[label].requests = [
+            request.model_copy(update={"cached_tokens": None}) for request in outcome.costs[label].requests
+        ]
+    untold = sections(outcome, plan(clips), "v")[-1]
+    assert set(untold.figures["left_out"]) == {OURS, THEIRS} and "no cold or no warm question" in untold.note
     turns = [text.partition(":")[0] for text in said if text.startswith("repeat")]
     first = [f"{system}, {profile}" for system in (OURS, THEIRS) for profile in PROFILES]
     assert turns == [f"repeat 1, {name}" for name in first] + [f"repeat 2, {name}" for name in first[1:] + first[:1]]

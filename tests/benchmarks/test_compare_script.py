@@ -12,6 +12,8 @@ from typing import Any, Self
 import bench_reasoner_compare as script
 import pytest
 from measure.result import InvalidRun
+from measure.side_by_side import Outcome
+from support.bench_runs import made
 from support.bench_server import BenchServer, Faults, bench_server
 
 FAILED = "a process of Dynamo ended: dynamo.vllm-2: ImportError: no such name"
@@ -71,6 +73,8 @@ def services(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Service]]:
         monkeypatch.setattr(script, "fleet", lambda cache, profile: made[profile])
         monkeypatch.setattr(script, "DynamoFleet", Theirs)
         monkeypatch.setattr(script, "ensure_tiny", lambda cache: cache)
+        threads = {"OMP_NUM_THREADS": "3"}
+        monkeypatch.setattr(script.dynamo_fleet, "engine", lambda model, workers: ([], threads))
         monkeypatch.setattr(script.dynamo_fleet, "find", lambda: (Path("python"), "1.6.1 with vLLM 0.31.0"))
         monkeypatch.setattr(script, "find_interpreter", lambda named: type("Found", (), {"version": (0, 32, 0)}))
         Theirs.urls, Theirs.starts = {p: double.url for p, double in foreign.items()}, True
@@ -92,6 +96,7 @@ def test_both_are_in_the_result_and_nothing_stays(services: dict[str, Service], 
     assert run(tmp_path, "--keep", str(tmp_path / "kept")) == 0
     page, body = written(tmp_path)
     assert "cosmos3-serve with vLLM 0.32.0; Dynamo 1.6.1 with vLLM 0.31.0" in page and "weights: random" in page
+    assert "3 thread(s) each" in page, "as the engines' settings say"
     runs = body["figures"]["Both systems, both profiles"]["runs"]
     assert set(runs) == {f"{s}, {p}" for s in (script.OURS, script.DYNAMO) for p in script.PROFILES}
     assert str(tmp_path) not in page + json.dumps(body)
@@ -108,6 +113,25 @@ def test_ours_alone_says_so(services: dict[str, Service], tmp_path: Path, more: 
     page, body = written(tmp_path)
     assert f"**Dynamo was not measured**: {why}" in page
     assert all(script.DYNAMO not in label for label in body["figures"]["Both systems, both profiles"]["runs"])
+
+
+async def invalid_costs(contenders: Any, *_: Any) -> Outcome:
+    """Two valid runs, and costs that are not: as many findings as there are runs."""
+    run = made([2.0])
+    runs = {contender.label: run for contender in contenders}
+    invalid = {f"costs of {name}": ["warm_is_cold: so it is"] for name in (script.OURS, script.DYNAMO)}
+    cpu, costs = {label: [1.0] for label in runs}, {script.OURS: run, script.DYNAMO: run}
+    return Outcome("32x32", runs=runs, costs=costs, cpu=cpu, invalid=invalid)
+
+
+def test_costs_that_are_invalid_leave_the_runs_valid_and_are_named(
+    services: dict[str, Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "side_by_side", invalid_costs)
+    assert run(tmp_path, "--without-dynamo") == 0
+    page, body = written(tmp_path)
+    assert f"**{script.OURS} is left out**: warm_is_cold: so it is" in page
+    assert set(body["figures"]["The capacity model"]["left_out"]) == {script.OURS, script.DYNAMO}
 
 
 def test_nothing_valid_is_no_result(

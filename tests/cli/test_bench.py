@@ -154,6 +154,25 @@ def test_clips_are_made_in_a_codec_that_the_server_decodes(tmp_path: Path, capsy
         assert (code, found["code"]) == (2, "videos_other_recipe")
 
 
+def test_clips_join_the_ones_that_are_there_as_those_were_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ["videos", "--videos-dir", str(tmp_path / "v"), "--workers", "1", "--count"]
+    first = [*folder, "1", "--seconds", "1", "--fps", "3", "--size", "64x32", "--codec", "mpeg4"]
+    code, made = run(capsys, *first)
+    assert code == 0
+    code, found = run(capsys, *folder, "2")
+    assert (code, found["recipe"]) == (0, made["recipe"]) and len(found["videos"]) == 2
+    with bench_server(BenchServer(decodes=("h264", "mpeg4"))) as server:
+        code, found = run(capsys, *folder, "3", "--endpoint", server.url)
+        assert (code, found["recipe"]) == (0, made["recipe"])
+    with bench_server(BenchServer(decodes=("h264",))) as server:
+        assert run(capsys, *folder, "3", "--endpoint", server.url)[1]["code"] == "no_codec"
+    for other in (["--fps", "2"], ["--size", "640x360"], ["--codec", "h264"], ["--seconds", "30"]):
+        code, found = run(capsys, *folder, "3", *other)
+        assert (code, found["code"]) == (2, "videos_other_recipe")
+
+
 def test_a_run_without_clips_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with bench_server(BenchServer(decodes=("mpeg4",))) as server:
         argv = measure(tmp_path / "made", tmp_path / "r", "session-affinity", server)
@@ -166,6 +185,15 @@ def test_a_run_without_clips_makes_them(tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_plan_without_a_run_is_set_against_the_published_table(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = run(capsys, "plan")
     assert code == 0 and len(found["checked"]) == 8 and found["predicted"] == {}
+
+
+def test_the_plan_takes_costs_and_a_number_of_videos(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--cold-ms", "400", "--warm-ms", "30", "--itl-ms", "1:4.0,2:4.3", "--concurrency", "4,16"]
+    code, found = run(capsys, "plan", *given, "--videos", "4")
+    assert code == 0 and found["costs"]["itl_s"] == {"1": 0.004, "2": pytest.approx(0.0043)}
+    four, sixteen = found["predicted"]["session-affinity"]
+    assert four["requests_per_s"] == sixteen["requests_per_s"]
+    assert run(capsys, "plan", *given[:4], "--itl-ms", "x")[1]["code"] == "usage"
 
 
 def free_port() -> int:

@@ -19,7 +19,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from cosmos3_serve.bench.records import Profile, Run
-from cosmos3_serve.bench.reference import OUTPUT_TOKENS, QUESTIONS, ROWS, WORKERS
+from cosmos3_serve.bench.reference import OUTPUT_TOKENS, QUESTIONS, ROWS, VIDEOS, WORKERS
 from cosmos3_serve.errors import InputError
 
 
@@ -76,18 +76,32 @@ class Prediction:
 
 
 def predict(
-    costs: Costs, *, workers: int, questions: int, output_tokens: int, profile: Profile, concurrency: int
+    costs: Costs,
+    *,
+    workers: int,
+    questions: int,
+    output_tokens: int,
+    profile: Profile,
+    concurrency: int,
+    videos: int | None = None,
 ) -> Prediction:
-    """A fleet with `concurrency` questions in flight, spread evenly over `workers`."""
-    if min(workers, questions, output_tokens, concurrency) < 1:
-        raise InputError("workers, questions, output tokens and concurrency are at least 1")
-    cold = cold_share(costs, workers=workers, questions=questions, profile=profile, concurrency=concurrency)
+    """A fleet with `concurrency` questions in flight, spread evenly over `workers`.
+
+    Args:
+        videos: asked about in all, each with one question at a time: no more questions than videos are in flight. None:
+            more than are asked about at a time. That the last ones are asked about by few is not in the model.
+    """
+    if min(workers, questions, output_tokens, concurrency, videos or 1) < 1 or videos == 0:
+        raise InputError("workers, questions, output tokens, concurrency and videos are at least 1")
+    cold = cold_share(costs, workers=workers, questions=questions, profile=profile, concurrency=concurrency,
+                      videos=videos)  # fmt: skip
     demand = cold * costs.cold_s + (1 - cold) * costs.warm_s
-    each = concurrency / workers
+    in_flight = _in_flight(concurrency, videos)
+    each = in_flight / workers
     if each <= 1:
         # Some workers idle: whoever works, works alone.
         cycle = demand + (output_tokens - 1) * costs.itl(1)
-        rate, waited, busy = concurrency / cycle, demand, each * demand / cycle
+        rate, waited, busy = in_flight / cycle, demand, each * demand / cycle
     else:
         delay = (output_tokens - 1) * costs.itl(each)
         rate, waited, busy = _closed(demand, delay, each)
@@ -100,19 +114,26 @@ def predict(
     return Prediction(concurrency, rate, waited, warm, cold, busy, bound)
 
 
-def cold_share(costs: Costs, *, workers: int, questions: int, profile: Profile, concurrency: int) -> float:
+def _in_flight(concurrency: int, videos: int | None) -> int:
+    return concurrency if videos is None else min(concurrency, videos)
+
+
+def cold_share(
+    costs: Costs, *, workers: int, questions: int, profile: Profile, concurrency: int, videos: int | None = None
+) -> float:
     """The share of questions whose worker does not hold the video.
 
     Affinity: the first of each video. Round robin: the first on each worker that a video's questions come to; one
     session alone goes round in order, several together come to a worker as if drawn by lot. Where more videos are asked
     about at a time than a worker holds, the least recently used goes just before it is needed: every question is cold.
     """
-    live = math.ceil(concurrency / workers) if profile == "session-affinity" else concurrency
+    in_flight = _in_flight(concurrency, videos)
+    live = math.ceil(in_flight / workers) if profile == "session-affinity" else in_flight
     if live > costs.videos_held:
         return 1.0
     if profile == "session-affinity":
         return 1 / questions
-    if concurrency == 1:
+    if in_flight == 1:
         return min(workers, questions) / questions
     return workers * (1 - (1 - 1 / workers) ** questions) / questions
 
@@ -165,16 +186,31 @@ def costs_of(run: Run, *, workers: int, videos_held: int = 1_000_000) -> Costs:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A prediction beside what was measured. `error` is predicted over measured, less one."""
+    """A prediction beside what was measured. An error is predicted over measured, less one.
+
+    Args:
+        ttft: which time to first token both are: the mean, or the p50 (as predicted: of a warm question).
+        calibrated: which of the row's own figures the model was made of, so that its error says less; "" where none.
+    """
 
     profile: Profile
     concurrency: int
     predicted: float
     measured: float
+    predicted_ttft_ms: float | None = None
+    measured_ttft_ms: float | None = None
+    ttft: Literal["mean", "p50"] = "mean"
+    calibrated: Literal["", "costs and pace", "pace"] = ""
 
     @property
     def error(self) -> float:
         return self.predicted / self.measured - 1
+
+    @property
+    def ttft_error(self) -> float | None:
+        if self.predicted_ttft_ms is None or self.measured_ttft_ms is None:
+            return None
+        return self.predicted_ttft_ms / self.measured_ttft_ms - 1
 
 
 def against_reference() -> list[Checked]:
@@ -204,30 +240,41 @@ def against_reference() -> list[Checked]:
                 output_tokens=OUTPUT_TOKENS,
                 profile=profile,
                 concurrency=row.concurrency,
+                videos=VIDEOS,
             )
-            measured = row.round_robin if profile == "round-robin" else row.affinity
-            found.append(Checked(profile, row.concurrency, said.requests_per_s, measured))
+            robins = profile == "round-robin"
+            measured = row.round_robin if robins else row.affinity
+            ttft_ms = row.round_robin_ttft_p50_ms if robins else row.affinity_ttft_p50_ms
+            # More than half of the questions are warm in both profiles: the p50 is a warm one's.
+            own: Literal["", "pace"] = "pace" if row is ROWS[-1] and not robins else ""
+            found.append(Checked(profile, row.concurrency, said.requests_per_s, measured, 1000 * said.ttft_warm_s,
+                                 ttft_ms, "p50", own))  # fmt: skip
     return found
 
 
 def against_run(run: Run, costs: Costs, *, workers: int) -> list[Checked]:
-    """Every level of a run beside its prediction; the lowest one is where the costs come from."""
+    """Every level of a run beside its prediction.
+
+    The costs come from the lowest level and the pace of decoding from each: no level is free of its own figures, and
+    `calibrated` says which.
+    """
     from cosmos3_serve.bench.statistics import levels
 
     work = run.workload
-    return [
-        Checked(
-            work.profile,
-            row.concurrency,
-            predict(
-                costs,
-                workers=workers,
-                questions=work.questions,
-                output_tokens=work.output_tokens,
-                profile=work.profile,
-                concurrency=row.concurrency,
-            ).requests_per_s,
-            row.requests_per_s,
+    found = []
+    for row in levels(run):
+        said = predict(
+            costs,
+            workers=workers,
+            questions=work.questions,
+            output_tokens=work.output_tokens,
+            profile=work.profile,
+            concurrency=row.concurrency,
+            videos=work.videos,
         )
-        for row in levels(run)
-    ]
+        own: Literal["costs and pace", "pace"] = (
+            "costs and pace" if row.concurrency == min(work.concurrency) else "pace"
+        )
+        found.append(Checked(work.profile, row.concurrency, said.requests_per_s, row.requests_per_s,
+                             1000 * said.ttft_mean_s, row.ttft.mean_ms, "mean", own))  # fmt: skip
+    return found

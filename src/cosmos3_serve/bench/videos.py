@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -18,6 +19,8 @@ from cosmos3_serve.errors import InputError, IntegrityError, ServiceFailure
 
 LISTING = "videos.json"
 MAX_VIDEOS = 100_000
+# Up to so many clips the listing is written with each; beyond, so seldom that writing takes a twentieth of the time.
+EVERY, SPARING = 1000, 20
 # Which FFmpeg encoder makes a codec, and in which container servers expect it.
 CODECS = {
     "h264": ("libx264", "mp4", {"preset": "veryfast", "threads": "1"}),
@@ -120,6 +123,7 @@ def make_videos(
         else:
             found[name] = kept
     progress(len(found) - others)
+    due = 0.0
     # Spawned, since a fork of a process with threads (progress bars, event loops) may hang.
     with ProcessPoolExecutor(workers or os.cpu_count() or 1, mp_context=get_context("spawn")) as pool:
         made = [pool.submit(make_video, directory, number, recipe) for number in missing]
@@ -127,9 +131,13 @@ def make_videos(
             for job in as_completed(made):
                 video = job.result()
                 found[video.name] = video
-                progress(len(found) - others)
-                if len(found) % 50 == 0:
+                # A clip that is told is listed, whatever ends this process; a long listing takes a share of the time at
+                # most.
+                if len(found) <= EVERY or time.monotonic() >= due:
+                    began = time.monotonic()
                     _write(directory, recipe, found)
+                    due = time.monotonic() + SPARING * (time.monotonic() - began)
+                progress(len(found) - others)
         finally:
             pool.shutdown(cancel_futures=True)
             _write(directory, recipe, found)
@@ -199,6 +207,7 @@ def _known(directory: Path, recipe: Recipe) -> dict[str, Video]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make {directory}: {error.strerror}") from None
+    _clear(directory)
     if not (directory / LISTING).exists():
         return {}
     listing = VideoSet.read(directory)
@@ -209,6 +218,14 @@ def _known(directory: Path, recipe: Recipe) -> dict[str, Video]:
             remedy="name another directory, or the same --seconds, --fps, --size and --codec",
         )
     return {video.name: video for video in listing.videos}
+
+
+def _clear(directory: Path) -> None:
+    """Remove what processes that are no more left half made."""
+    for part in directory.glob(".video*.part"):
+        pid = part.name.split(".")[-2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            part.unlink(missing_ok=True)
 
 
 def _kept(path: Path, known: Video | None) -> Video | None:

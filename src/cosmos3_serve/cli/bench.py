@@ -51,9 +51,9 @@ def setup(aiperf_dir: Environment = ENVIRONMENT, json: Json = False) -> None:
 def videos(
     videos_dir: Videos = Path("bench-videos"),
     count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="How many distinct clips.")] = 200,
-    seconds: Annotated[int, typer.Option("--seconds", min=1, max=3600, help="Length of each.")] = 30,
-    fps: Annotated[int, typer.Option("--fps", min=1, max=60, help="Frames a second.")] = 2,
-    size: Annotated[str, typer.Option("--size", help="WIDTHxHEIGHT in pixels, both even.")] = "640x360",
+    seconds: Annotated[int | None, typer.Option("--seconds", min=1, max=3600, help="Length of each; 30.")] = None,
+    fps: Annotated[int | None, typer.Option("--fps", min=1, max=60, help="Frames a second; 2.")] = None,
+    size: Annotated[str, typer.Option("--size", help="WIDTHxHEIGHT in pixels, both even; 640x360.")] = "",
     codec: Annotated[
         str, typer.Option("--codec", help="h264, hevc, vp9, mpeg4, or auto: the first that the endpoint decodes.")
     ] = "",
@@ -66,28 +66,34 @@ def videos(
 ) -> None:
     """Make distinct synthetic clips and list them with their hashes. What is there already is kept.
 
-    Without --codec it is h264, or with --endpoint the first codec of which that server says that it saw a clip.
+    Clips join those that the directory lists, and are made as they were. In a new directory they are h264, or with
+    --endpoint in the first codec of which that server says that it saw a clip; --codec names one.
     """
     from pydantic import ValidationError
 
     from cosmos3_serve.bench.codec import AUTO, choose_codec
-    from cosmos3_serve.bench.videos import Recipe, make_videos
+    from cosmos3_serve.bench.videos import CODECS, LISTING, Recipe, VideoSet, make_videos
     from cosmos3_serve.client.reasoner import Reasoner
 
-    async def choose() -> str:
+    async def choose(codecs: tuple[str, ...]) -> str:
         async with Reasoner(endpoint, token_env=token_env, model=model, timeout_s=timeout) as asked:
-            return await choose_codec(asked)
+            return await choose_codec(asked, codecs)
 
-    width, _, height = size.lower().partition("x")
-    wanted_codec = codec or (AUTO if endpoint else "h264")
+    there = VideoSet.read(videos_dir).recipe if (videos_dir / LISTING).exists() else None
+    wanted_codec = codec or (there.codec if there else AUTO if endpoint else "h264")
     try:
-        recipe = Recipe(seconds=seconds, fps=fps, width=int(width), height=int(height))
-        if wanted_codec != AUTO:
-            recipe = Recipe(**recipe.model_dump() | {"codec": wanted_codec})
+        asked_for: dict[str, object] = {"seconds": seconds, "fps": fps}
+        if size:
+            width, _, height = size.lower().partition("x")
+            asked_for |= {"width": int(width), "height": int(height)}
+        asked_for |= {} if wanted_codec == AUTO else {"codec": wanted_codec}
+        given = {name: value for name, value in asked_for.items() if value is not None}
+        recipe = Recipe.model_validate((there or Recipe()).model_dump() | given)
     except (ValueError, ValidationError) as error:
         raise UsageError(f"no clip can be made so: {first_error(error)}", remedy="for example --size 640x360") from None
-    if wanted_codec == AUTO:
-        recipe = recipe.model_copy(update={"codec": asyncio.run(choose())})
+    if wanted_codec == AUTO or (endpoint and there and not codec):
+        tried = tuple(CODECS) if wanted_codec == AUTO else (wanted_codec,)
+        recipe = recipe.model_copy(update={"codec": asyncio.run(choose(tried))})
         output.console().print(f"codec {recipe.codec}, which the server decodes", markup=False)
     with progress("clips", count) as show:
         listing = make_videos(
@@ -244,6 +250,9 @@ def compare(
 def plan(
     workers: Annotated[int, typer.Option("--workers", min=1, help="Replicas, one GPU each.")] = 8,
     questions: Annotated[int, typer.Option("--questions", min=1, help="Of each video.")] = 20,
+    videos: Annotated[
+        int | None, typer.Option("--videos", min=1, help="Asked about in all; none given: more than at a time.")
+    ] = None,
     output_tokens: Annotated[int, typer.Option("--output-tokens", min=1, help="Of each answer.")] = 128,
     concurrency: Annotated[str, typer.Option("--concurrency", help="Questions in flight: 1,2,4.")] = "1,2,4,8,16",
     videos_held: Annotated[int, typer.Option("--videos-held", min=1, help="By each replica's caches.")] = 1_000_000,
@@ -251,7 +260,9 @@ def plan(
     run_workers: Annotated[int, typer.Option("--run-workers", min=1, help="Replicas that the run had.")] = 1,
     cold_ms: Annotated[float | None, typer.Option("--cold-ms", help="First token of a new video, alone.")] = None,
     warm_ms: Annotated[float | None, typer.Option("--warm-ms", help="First token of a known one, alone.")] = None,
-    itl_ms: Annotated[float | None, typer.Option("--itl-ms", help="Between tokens.")] = None,
+    itl_ms: Annotated[
+        str | None, typer.Option("--itl-ms", help="Between tokens: 4.0, or by questions in flight: 1:4.0,2:4.3.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Predict requests per second and TTFT of a fleet, for both routing profiles, from measured costs.
@@ -267,12 +278,14 @@ def plan(
         found = plan_report.reference()
     elif from_run is not None:
         found = plan_report.from_run(from_run, run_workers=run_workers, workers=workers, questions=questions,
-                                     output_tokens=output_tokens, levels=levels, videos_held=videos_held)  # fmt: skip
+                                     output_tokens=output_tokens, levels=levels, videos_held=videos_held,
+                                     videos=videos)  # fmt: skip
     elif cold_ms is None or warm_ms is None or itl_ms is None:
         raise UsageError("--cold-ms, --warm-ms and --itl-ms go together")
     else:
         found = plan_report.from_costs(cold_ms, warm_ms, itl_ms, workers=workers, questions=questions,
-                                       output_tokens=output_tokens, levels=levels, videos_held=videos_held)  # fmt: skip
+                                       output_tokens=output_tokens, levels=levels, videos_held=videos_held,
+                                     videos=videos)  # fmt: skip
     if json:
         output.emit(found.as_dict())
     else:
