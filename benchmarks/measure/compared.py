@@ -97,7 +97,9 @@ def _ratios(valid: dict[str, list[Level]], pairs: list[tuple[str, str]], repeats
 
 def _model(outcome: Outcome, plan: Plan, valid: dict[str, list[Level]]) -> list[Section]:
     """What `cosmos3 bench plan` says of these levels out of lone questions, beside what was measured."""
-    rows: list[list[Any]] = [["system", "profile", "predicted q/s", "measured q/s", "error"]]
+    rows: list[list[Any]] = [
+        ["system", "profile", "predicted q/s", "measured q/s", "error", "predicted TTFT mean, ms", "measured", "error"]
+    ]
     figures: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for system, run in outcome.costs.items():
@@ -117,12 +119,15 @@ def _model(outcome: Outcome, plan: Plan, valid: dict[str, list[Level]]) -> list[
             said = predict(costs, workers=REPLICAS, questions=plan.questions, output_tokens=plan.tokens,
                            profile=profile, concurrency=plan.concurrency, videos=plan.videos)  # fmt: skip
             checked = Checked(
-                profile, plan.concurrency, said.requests_per_s, fmean(row.requests_per_s for row in measured)
-            )
-            figures[system]["checked"].append(asdict(checked) | {"error": checked.error})
+                profile, plan.concurrency, said.requests_per_s, fmean(row.requests_per_s for row in measured),
+                1000 * said.ttft_mean_s, fmean(row.ttft.mean_ms for row in measured),
+            )  # fmt: skip
+            errors = {"error": checked.error, "ttft_error": checked.ttft_error}
+            figures[system]["checked"].append(asdict(checked) | errors)
             rows.append(
-                [system, profile, f"{checked.predicted:.2f}", f"{checked.measured:.2f}", f"{checked.error:+.0%}"]
-            )
+                [system, profile, f"{checked.predicted:.2f}", f"{checked.measured:.2f}", f"{checked.error:+.0%}",
+                 f"{checked.predicted_ttft_ms:.0f}", f"{checked.measured_ttft_ms:.0f}", f"{checked.ttft_error:+.0%}"]
+            )  # fmt: skip
     note = (
         "Costs of a lone question (cold, warm, between tokens) from one conversation at a time on the same fleet "
         "before the repeats; the model knows workers, questions and conversations, and nothing of these levels. It "

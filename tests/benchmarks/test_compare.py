@@ -86,6 +86,8 @@ async def test_every_valid_run_has_a_column_with_its_spread(clips: list[Path], t
     ]
     assert [row[:2] for row in model.rows[1:]] == [[s, p] for s in (OURS, THEIRS) for p in PROFILES]
     assert "left_out" not in model.figures
+    checked = model.figures[OURS]["checked"][0]
+    assert checked["measured_ttft_ms"] > 0 and checked["ttft_error"] > -1 and checked["calibrated"] == ""
     for label in list(outcome.costs):  # a server that does not count cached tokens
         outcome.costs[label].requests = [
             request.model_copy(update={"cached_tokens": None}) for request in outcome.costs[label].requests
