@@ -53,6 +53,7 @@ if __name__ == "__main__":
 def test_a_run_that_was_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
     folder = tmp_path / "clips"
+    # Its end is the end of the processes that encode too: they hold the pipes.
     ended = subprocess.run([sys.executable, str(tmp_path / "killed.py"), str(folder)], capture_output=True, timeout=60)
     assert ended.returncode == -signal.SIGKILL and ended.stdout.split() == [b"0", b"1", b"2", b"3"]
     listed = VideoSet.read(folder).videos

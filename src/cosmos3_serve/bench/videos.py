@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import av
@@ -125,7 +126,9 @@ def make_videos(
     progress(len(found) - others)
     due = 0.0
     # Spawned, since a fork of a process with threads (progress bars, event loops) may hang.
-    with ProcessPoolExecutor(workers or os.cpu_count() or 1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        workers or os.cpu_count() or 1, mp_context=get_context("spawn"), initializer=_end_with_parent
+    ) as pool:
         made = [pool.submit(make_video, directory, number, recipe) for number in missing]
         try:
             for job in as_completed(made):
@@ -143,6 +146,18 @@ def make_videos(
             _write(directory, recipe, found)
     refuse_duplicates(list(found.values()))
     return VideoSet.read(directory)
+
+
+def _end_with_parent() -> None:
+    """A process that encodes would wait for ever for work from one that was killed."""
+    parent = parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
 def make_video(directory: Path, number: int, recipe: Recipe) -> Video:
