@@ -102,8 +102,8 @@ class BenchServer:
     def _home(self, session: str | None) -> tuple[int, str]:
         if session is None:
             turn = next(self.turns)
-            # One on after each round: clients in lockstep would else each meet the same replica for ever.
-            return (turn + turn // self.replicas) % self.replicas, "none"
+            # Evenly, and in no rhythm: clients in lockstep would else each meet the same replica for ever.
+            return turn.bit_count() % self.replicas, "none"
         if session in self.homes:
             return self.homes[session], "hit"
         self.homes[session] = len(self.homes) % self.replicas
