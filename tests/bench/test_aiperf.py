@@ -197,7 +197,7 @@ async def test_a_server_that_makes_sessions_of_videos_is_no_round_robin_for_aipe
     """AIPerf does not write down `x-cosmos3-session`, and its proof asks about no video."""
 
     class OfVideos(BenchServer):
-        def _home(self, session: str | None) -> tuple[int, str]:
+        def _home(self, session: str | None, video: str) -> tuple[int, str]:
             return 0, "new" if self.asked == 2 else "none"  # the second question is the codec's trial
 
     monkeypatch.setenv("ASK", sys.executable)

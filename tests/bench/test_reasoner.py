@@ -97,7 +97,7 @@ async def test_a_server_that_listens_to_another_header_is_found_out(clips: Path,
 
 async def test_a_server_with_affinity_on_cannot_pass_for_round_robin(clips: Path) -> None:
     class Sticky(BenchServer):
-        def _home(self, session: str | None) -> tuple[int, str]:
+        def _home(self, session: str | None, video: str) -> tuple[int, str]:
             return 0, "hit"
 
     found = await records(Sticky(profile="round-robin"), work("round-robin"), clips)

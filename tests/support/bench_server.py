@@ -6,7 +6,6 @@ It looks at no video: its answers are words, its token counts are made up from t
 import asyncio
 import base64
 import io
-import itertools
 import json
 import socket
 import threading
@@ -54,7 +53,7 @@ class BenchServer:
     def __post_init__(self) -> None:
         self.held: dict[int, set[str]] = defaultdict(set)
         self.homes: dict[str, int] = {}
-        self.turns = itertools.count()
+        self.turns: dict[str, int] = {}
         self.asked = 0
         self.url = ""
 
@@ -79,7 +78,7 @@ class BenchServer:
         if self.decodes is not None and video.startswith("data:") and codec_of(video) not in self.decodes:
             return JSONResponse({"error": {"message": "cannot decode", "code": "bad_video"}}, status_code=400)
         session = request.headers.get(self.header) if self.profile == "session-affinity" else None
-        replica, state = self._home(session)
+        replica, state = self._home(session, video)
         if fault == "scatter":
             replica = (replica + 1) % self.replicas
         hit = video in self.held[replica] and bool(video)
@@ -99,11 +98,12 @@ class BenchServer:
             headers={} if self.foreign else headers,
         )
 
-    def _home(self, session: str | None) -> tuple[int, str]:
+    def _home(self, session: str | None, video: str) -> tuple[int, str]:
         if session is None:
-            turn = next(self.turns)
-            # Evenly, and in no rhythm: clients in lockstep would else each meet the same replica for ever.
-            return turn.bit_count() % self.replicas, "none"
+            # In turn for each video: one turn for all would by chance keep a video where it is, which is refused.
+            turn = self.turns.setdefault(video, len(self.turns))
+            self.turns[video] += 1
+            return turn % self.replicas, "none"
         if session in self.homes:
             return self.homes[session], "hit"
         self.homes[session] = len(self.homes) % self.replicas
