@@ -90,17 +90,20 @@ reasoner-for-tests: $(VENV)/.dev
 
 $(VENV)/.torch:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed: install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --no-compile $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH)
-	-@$(PIP) install --quiet --no-compile 'uv>=0.5'
+	@echo "installing PyTorch $(TORCH) into $(VENV)" >&2
+	@$(PYTHON) -m venv $(VENV) >&2
+	@$(PIP) install --quiet --no-compile $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH) >&2
+	-@$(PIP) install --quiet --no-compile 'uv>=0.5' >&2
 	@touch $@
 
 $(VENV)/.quickstart: $(VENV)/.torch pyproject.toml constraints.txt
-	$(call install,.[quickstart])
+	@echo "installing .[quickstart] into $(VENV)" >&2
+	@{ $(call install,.[quickstart]); } >&2
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
-	$(call install,.[dev])
+	@echo "installing .[dev] into $(VENV)" >&2
+	@{ $(call install,.[dev]); } >&2
 	@touch $@
 
 clean: ## remove the environment, caches and quickstart results

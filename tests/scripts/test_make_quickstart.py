@@ -39,3 +39,16 @@ def test_it_is_not_set_up_for_nothing(words: list[str], environ: dict[str, str])
     said = recipe(*words, **environ)
     assert "setup-reasoner" not in said
     assert "/cosmos3 quickstart" in said
+
+
+def test_setting_up_leaves_stdout_to_the_command() -> None:
+    """`make quickstart ARGS=--json` gives one object also where it installs first."""
+    rules = (ROOT / "Makefile").read_text().split("\n\n")
+    setting_up = [
+        rule for rule in rules if rule.startswith(("$(VENV)/.torch:", "$(VENV)/.quickstart:", "$(VENV)/.dev:"))
+    ]
+    assert len(setting_up) == 3
+    for line in "\n".join(setting_up).splitlines():
+        if line.startswith("\t"):
+            assert line.startswith(("\t@", "\t-@")), line
+            assert ">&2" in line or "touch" in line, line
