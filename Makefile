@@ -104,6 +104,8 @@ $(VENV)/.quickstart: $(VENV)/.torch pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
 	@echo "installing .[dev] into $(VENV)" >&2
 	@{ $(call install,.[dev]); } >&2
+	@# Tests start some 25 services. Where PYTHONDONTWRITEBYTECODE is set each would compile torch and Ray anew.
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
 clean: ## remove the environment, caches and quickstart results
