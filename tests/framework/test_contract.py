@@ -8,16 +8,10 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from support.framework_service import CPU, REAL_ENV, SRC
+from support.framework_service import CPU, SRC
+from support.real_framework import PYTHON, needs_framework
 
-PYTHON = os.environ.get(REAL_ENV, "")
-pytestmark = [
-    pytest.mark.framework,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        not PYTHON, reason=f"NOT RUN: the real framework is not here; {REAL_ENV} names a Python that has it"
-    ),
-]
+pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), needs_framework]
 
 
 def samples(media: Path) -> dict[str, dict[str, Any]]:

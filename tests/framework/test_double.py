@@ -6,16 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from support.framework_service import CPU, DOUBLE, REAL_ENV, SRC
+from support.framework_service import CPU, DOUBLE, SRC
+from support.real_framework import PYTHON, needs_framework
 
-PYTHON = os.environ.get(REAL_ENV, "")
-pytestmark = [
-    pytest.mark.framework,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        not PYTHON, reason=f"NOT RUN: the real framework is not here; {REAL_ENV} names a Python that has it"
-    ),
-]
+pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), needs_framework]
 
 
 def signatures(python: str, *path: object) -> dict[str, list[list[str]]]:

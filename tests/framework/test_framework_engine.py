@@ -14,24 +14,18 @@ from typing import Any
 
 import pytest
 from PIL import Image, ImageChops, ImageStat
-from support.framework_service import CPU, REAL_ENV, SRC, RealGenerator
+from support.framework_service import CPU, SRC, RealGenerator
 from support.live import assert_passed, bare_environ, run_live_check
+from support.real_framework import PYTHON, needs_framework
 from support.s3 import LocalS3, boto, keys_of
 from support.service import client
 
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.contract.wire import FRAMEWORK_BACKEND, FRAMEWORK_REVISION
 
-PYTHON = os.environ.get(REAL_ENV, "")
 SOURCE = os.environ.get("COSMOS3_TEST_FRAMEWORK_CHECKPOINT", "")
 EVIDENCE_ENV = "COSMOS3_EVIDENCE_DIR"
-pytestmark = [
-    pytest.mark.framework,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(
-        not PYTHON, reason=f"NOT RUN: the real framework is not here; {REAL_ENV} names a Python that has it"
-    ),
-]
+pytestmark = [pytest.mark.framework, pytest.mark.timeout(1200), needs_framework]
 SMALL = {"resolution": "256", "num_steps": 2, "shift": 3.0}
 
 
