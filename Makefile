@@ -11,8 +11,11 @@ TORCH ?= 2.13.0
 #   make quickstart TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 ARGS ?=
-# Units share the cores, a file at a time. What starts a cluster does not: two at once take turns at timing out.
-PARALLEL ?= -n logical --maxprocesses 4 --dist loadfile
+# Two lanes of tests that start services, and units beside them: tests/support/lanes.py.
+PARALLEL ?= -n auto
+
+# A service is seven processes. Where this is set, each of them would compile torch and Ray anew at each start.
+unexport PYTHONDONTWRITEBYTECODE
 
 # uv downloads in parallel; pip does it where uv cannot, for example behind a private index.
 install = $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '$(1)' || \
@@ -35,9 +38,7 @@ endif
 	@$(BIN)/cosmos3 quickstart $(ARGS)
 
 test: lint reasoner-for-tests ## everything: lint, types, units, real Ray, a real S3 API, real vLLM, the quickstart
-	@$(BIN)/python -m pytest -m "not slow and not e2e" $(PARALLEL) $(ARGS); units=$$?; \
-	$(BIN)/python -m pytest -m "e2e and not slow" $(ARGS); real=$$?; \
-	case "$$units $$real" in "0 0"|"5 0"|"0 5") ;; *) exit 1;; esac  # 5: ARGS chose none of that lane
+	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS)
 
 slow: reasoner-for-tests ## the long lane, which `make test` leaves out: large files, 200 kills, long simulations
 	$(BIN)/python -m pytest -m slow $(ARGS)
@@ -104,8 +105,6 @@ $(VENV)/.quickstart: $(VENV)/.torch pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
 	@echo "installing .[dev] into $(VENV)" >&2
 	@{ $(call install,.[dev]); } >&2
-	@# Tests start some 25 services. Where PYTHONDONTWRITEBYTECODE is set each would compile torch and Ray anew.
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
 clean: ## remove the environment, caches and quickstart results

@@ -3,10 +3,12 @@
 import functools
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import httpx._transports.default as httpx_transports
 import pytest
 from hypothesis import HealthCheck, settings
+from support import lanes
 
 # How long an example takes is the machine's affair: two lanes of tests and their services share two cores.
 settings.register_profile("shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -15,6 +17,22 @@ settings.load_profile("shared-machine")
 # httpx reads all of the world's certificates for every client that it makes, though it only talks to loopback: 25 ms of
 # CPU, a third of what the gateway's tests took. A TLS context may be shared.
 httpx_transports.create_ssl_context = functools.cache(httpx_transports.create_ssl_context)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: lanes.rank(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return lanes.workers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return lanes.scheduler(config, log)
 
 
 @pytest.fixture(autouse=True)

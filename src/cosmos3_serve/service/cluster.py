@@ -35,6 +35,7 @@ OWNER = "owner"
 # A Unix socket's path has at most 107 bytes, of which Ray's session and socket names take 64 and our directory 12.
 MAX_BASE = 107 - 64 - 12
 CONNECT_S = 5.0
+TRIES = 3  # an own cluster is given
 OBJECT_STORE_BYTES = 100 * MIB  # our messages are small and travel inline; this is about Ray's smallest
 
 OWNED_ENV = {
@@ -171,17 +172,18 @@ class RayCluster:
     def _init(self, options: dict[str, Any]) -> None:
         import ray
 
-        try:
-            ray.init(**options)
-        except Exception as error:
-            if not self.owned:
-                raise
-            # Ray gives a node half a minute to start, however busy the machine; the second time its files are warm.
-            log.warning("ray_starts_again", exception=type(error).__name__)
-            with contextlib.suppress(Exception):
-                ray.shutdown()
-            reaper.end(self._own_processes())
-            ray.init(**options)
+        for left in reversed(range(TRIES if self.owned else 1)):
+            try:
+                ray.init(**options)
+                return
+            except Exception as error:
+                if not left:
+                    raise
+                # Ray gives a node half a minute to start, however busy the machine; the next time its files are warm.
+                log.warning("ray_starts_again", exception=type(error).__name__)
+                with contextlib.suppress(Exception):
+                    ray.shutdown()
+                reaper.end(self._own_processes())
 
     def _prepare(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=short_base()))
