@@ -31,14 +31,13 @@ def throughput(
     service: LocalGenerator,
     direct: DirectEngine,
     limit: int,
-    shapes: dict[str, dict[str, Any]],
-    count: int,
+    shapes: dict[str, tuple[int, dict[str, Any]]],
     repeats: int,
 ) -> Section:
-    """Args: `shapes` is what is measured: name to the samples' fields."""
+    """Args: `shapes` is what is measured: name to how many samples a batch has, and their fields."""
     rows: list[list[Any]] = [HEADS]
     figures: dict[str, Any] = {}
-    for name, fields in shapes.items():
+    for name, (count, fields) in shapes.items():
         warm = _pair(service, direct, limit, f"warm-{name}", limit, fields)
         demand(warm["service_s"] > 0, "nothing ran")
         pairs = [
