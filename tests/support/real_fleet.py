@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -25,13 +26,20 @@ TOKENS = {"one": "token-of-tenant-one", "two": "token-of-tenant-two"}
 ASKED = {"max_completion_tokens": 1, "temperature": 0}
 # The text of all answers is the same; what tells them apart are their logprobs.
 TOLD = {**ASKED, "logprobs": True, "top_logprobs": 5}
-STEP_TOKENS = 16_384  # of one step of an engine, and of its encoder cache
+STEP_TOKENS = 4_096  # of one step of an engine, and of its encoder cache
+# An encoder cache holds at least the largest picture or video that the processor makes: 16,384 tokens by default.
+_SIDE = 16 * 2  # of the pixels of a token: patches of 16, merged two by two, and of a video two frames
+LARGEST = {
+    "images_kwargs": {"size": {"shortest_edge": 65_536, "longest_edge": STEP_TOKENS * _SIDE**2}},
+    "videos_kwargs": {"size": {"shortest_edge": 4_096, "longest_edge": 2 * STEP_TOKENS * _SIDE**2}},
+}
 SETTINGS = {
     "COSMOS3_REASONER_WORKERS": "2",
     "COSMOS3_REASONER_GATEWAYS": "2",
     "COSMOS3_REASONER_QUEUE_TIMEOUT_S": "600",
-    # A small encoder cache, so that few videos are more than it holds.
-    "COSMOS3_VLLM_ARGS": f"--max-num-batched-tokens={STEP_TOKENS}",
+    # A small encoder cache and small steps: few and small videos are more than the one holds, and short prompts more
+    # than the other.
+    "COSMOS3_VLLM_ARGS": f"--max-num-batched-tokens={STEP_TOKENS} --mm-processor-kwargs='{json.dumps(LARGEST)}'",
     # vLLM's own, for one test: a replica's processor cache can be emptied as if others' videos had pushed ours out.
     "VLLM_SERVER_DEV_MODE": "1",
 }
