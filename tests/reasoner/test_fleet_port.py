@@ -127,6 +127,18 @@ async def test_gateways_are_heard_and_told_that_the_service_ends() -> None:
         await until(lambda: port.draining)
 
 
+async def test_a_gateway_says_goodbye_and_its_end_does_not_wait_for_a_registry_that_is_away() -> None:
+    async with fleet_of(1) as (fleet, _):
+        async with port_of(fleet, lambda: GatewayStatus("gw-1")), port_of(fleet, lambda: GatewayStatus("gw-2")) as last:
+            await until(lambda: not last.away)
+            await until(lambda: len(fleet.core._roster.gateways(0)) == 2)
+            await last.stop()
+            assert [g.gateway for g in (await fleet.core.overview()).gateways] == ["gw-1"]
+            fleet.away = True
+        fleet.away = False
+        assert [g.gateway for g in (await fleet.core.overview()).gateways] == ["gw-1"]
+
+
 async def test_a_reporter_that_is_not_known_any_more_registers_again_with_its_claim() -> None:
     async with fleet_of(1) as (fleet, reporters):
         ref = reporters[0].ref

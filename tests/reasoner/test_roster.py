@@ -209,6 +209,9 @@ def test_gateways_are_remembered_while_they_speak() -> None:
     roster.hear(GatewayStatus("b", port=2), 10.0)
     assert {s.gateway for s in roster.gateways(14.0)} == {"a", "b"}
     assert {s.gateway for s in roster.gateways(16.0)} == {"b"}
+    roster.gateway_left("b")
+    roster.gateway_left("never-heard")
+    assert roster.gateways(16.0) == []
     for number in range(1000):
         roster.hear(GatewayStatus(str(number)), 20.0)
     assert len(roster.gateways(20.0)) <= 256

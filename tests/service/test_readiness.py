@@ -44,6 +44,19 @@ async def test_an_expensive_check_is_asked_once_per_period_whoever_asks() -> Non
     assert await check() == (True, "2")
 
 
+async def test_how_long_an_answer_is_remembered_may_depend_on_it() -> None:
+    said, now = [(False, "starts"), (True, "runs"), (True, "still runs")], [0.0]
+
+    async def ask() -> tuple[bool, str]:
+        return said.pop(0)
+
+    check = Remembered(ask, lambda answer: 5.0 if answer[0] else 1.0, clock=lambda: now[0])
+    seen = []
+    for now[0] in (0.0, 0.9, 1.1, 5.9, 6.2):
+        seen.append((await check())[1])
+    assert seen == ["starts", "starts", "runs", "runs", "still runs"]
+
+
 async def test_a_failure_to_check_is_not_remembered() -> None:
     calls: list[int] = []
 

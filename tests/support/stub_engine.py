@@ -1,6 +1,7 @@
 """A STUB of a vLLM server as a process of its own, run as a script: `StubReplica` at the address that a replica gives.
 
-`take=N` in a question makes its answer N words, one a second; else it comes at once. Its metrics say what it works on.
+`take=N` in a question makes its answer N words, one a second; `until=FILE` one that goes on, at the same pace, until
+that file exists; else it comes at once. Its metrics say what it works on.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import signal
 import sys
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +34,14 @@ class StubEngine(StubReplica):
         return web.Response(text="".join(f'vllm:num_requests_{k}{{engine="0"}} {v}.0\n' for k, v in rows.items()))
 
     async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        found = re.search(r"take=(\d+)", json.dumps(body["messages"]))
+        found = re.search(r"take=(\d+)|until=([^\s\"]+)", json.dumps(body["messages"]))
         if found is None:
             return await super()._stream(request, body)
+        numbers = range(int(found[1])) if found[1] else takewhile(lambda _: not Path(found[2]).exists(), count())
         answer = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await answer.prepare(request)
         await self.event(answer, {"role": "assistant", "content": ""})
-        for number in range(int(found[1])):
+        for number in numbers:
             await self.event(answer, {"content": f"word-{number} "})
             await asyncio.sleep(PACE_S)
         await self.event(answer, {}, finish_reason="stop")

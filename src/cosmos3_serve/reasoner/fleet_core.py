@@ -137,6 +137,10 @@ class FleetCore:
             self._sweep()
         return self._view()
 
+    async def gateway_left(self, name: str) -> None:
+        """See `Roster.gateway_left`."""
+        self._roster.gateway_left(name)
+
     async def overview(self) -> Overview:
         self._sweep()
         view = self._view()

@@ -8,6 +8,7 @@ themselves who is dead. No call of a request waits longer than `ACQUIRE_S`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -121,9 +122,13 @@ class FleetPort:
         self._task = asyncio.create_task(self._follow())
 
     async def stop(self) -> None:
+        """Watch no more, and say goodbye: a renewal waits until the old gateways have gone."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._status is not None:
+            with contextlib.suppress(Exception):  # unheard, it is forgotten after some seconds of silence
+                await self._fleet.call("gateway_left", self._status().gateway, timeout_s=REPORT_S)
 
     async def _follow(self) -> None:
         while True:

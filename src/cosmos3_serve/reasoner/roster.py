@@ -125,6 +125,10 @@ class Roster:
         while len(self._gateways) > MAX_GATEWAYS:
             del self._gateways[min(self._gateways, key=lambda name: self._gateways[name][1])]
 
+    def gateway_left(self, name: str) -> None:
+        """It has ended in order: nobody need wait until it has been silent for long enough."""
+        self._gateways.pop(name, None)
+
     def gateways(self, now: float) -> list[GatewayStatus]:
         """Those heard a moment ago."""
         self._gateways = {n: (s, at) for n, (s, at) in self._gateways.items() if now - at < GATEWAY_SILENT_S}

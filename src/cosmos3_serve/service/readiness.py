@@ -56,10 +56,17 @@ class Readiness:
 
 
 class Remembered(Generic[T]):
-    """An expensive answer, asked for at most every `ttl_s` seconds, by one caller at a time. Failures are not kept."""
+    """An expensive answer, asked for at most every `ttl_s` seconds, by one caller at a time. Failures are not kept.
+
+    Args:
+        ttl_s: seconds, or how many an answer is worth: what is waited for may be looked at more often.
+    """
 
     def __init__(
-        self, ask: Callable[[], Awaitable[T]], ttl_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        ask: Callable[[], Awaitable[T]],
+        ttl_s: float | Callable[[T], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask = ask
         self._ttl_s = ttl_s
@@ -69,8 +76,11 @@ class Remembered(Generic[T]):
 
     async def __call__(self) -> T:
         async with self._lock:
-            if self._last is None or self._clock() - self._last[0] >= self._ttl_s:
+            if self._last is None or self._clock() - self._last[0] >= self._worth_s(self._last[1]):
                 self._last = None
                 answer = await self._ask()
                 self._last = (self._clock(), answer)
             return self._last[1]
+
+    def _worth_s(self, answer: T) -> float:
+        return self._ttl_s(answer) if callable(self._ttl_s) else self._ttl_s

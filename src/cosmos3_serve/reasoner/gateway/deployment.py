@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 HTTP_GRACE_S = 5.0
 REPORT_S = 0.5
 SERVE_STATUS_S = 5.0
+SERVE_STARTS_S = 1.0  # while it says no, somebody waits for the other answer
 LINGER_S = 6.0  # clients keep an idle connection for five seconds or so; a question on it is answered meanwhile
 QUIET_S = 2.0  # a drained gateway answers 503 for so long before its port closes
 
@@ -58,7 +59,7 @@ class ReasonerGateway:
         self._front = front = assemble(setup, self._fleet, self.name, book)
         self._upkeep = Upkeep(front)
         add_checks(front, self._upkeep.canary)
-        self._serve_status = Remembered(_ask_serve, SERVE_STATUS_S)
+        self._serve_status = Remembered(_ask_serve, lambda said: SERVE_STATUS_S if said[0] else SERVE_STARTS_S)
         front.readiness.add("serve", self._serve_status)
         await front.upstream.start()
         self._server = HttpServer(build_app(front), setup.settings.host, setup.port)
