@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -69,3 +70,35 @@ def test_the_matcher_reads_as_docker_does() -> None:
     assert matcher("**/*.py[cod]").fullmatch("a/b.pyc")
     assert matcher("**/.git").fullmatch(".git/config")
     assert not matcher("**/*.bin").fullmatch("a/binary")
+
+
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [
+        (["*", "!src", "**/made"], ["src/a.py", "src/deep/b.py"]),
+        (["*", "!src/deep/made/c.py"], ["src/deep/made/c.py"]),
+        (["*", "!s?c/*/b.py"], ["src/deep/b.py"]),
+        (["*", "!**/c.py"], ["other/c.py", "src/deep/made/c.py"]),
+        (["!src", "*"], []),
+        (["src", "!src/deep", "src/deep/made"], ["other/c.py", "src/deep/b.py"]),
+        ([], ["other/c.py", "src/a.py", "src/deep/b.py", "src/deep/made/c.py"]),
+    ],
+)
+def test_a_left_out_folder_is_entered_where_a_later_line_brings_back_something_in_it(
+    tmp_path: Path, rules: list[str], kept: list[str]
+) -> None:
+    for name in ("other/c.py", "src/a.py", "src/deep/b.py", "src/deep/made/c.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert context(tmp_path, rules) == kept
+
+
+def test_what_no_line_brings_back_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (".venv/lib/a.py", "src/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    seen: list[str] = []
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: seen.append(Path(path).name) or real(path))  # type: ignore[func-returns-value]
+    assert context(tmp_path) == ["src/a.py"]
+    assert "src" in seen and ".venv" not in seen

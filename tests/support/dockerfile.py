@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -65,15 +66,38 @@ def matcher(pattern: str) -> re.Pattern[str]:
     return re.compile(made + r"(?:/.*)?")
 
 
-def context(root: Path) -> list[str]:
-    """What a build sees of a folder, with the project's .dockerignore; the last line that matches decides."""
-    lines = (ROOT / ".dockerignore").read_text().splitlines()
-    rules = [line for line in lines if line.strip() and not line.startswith("#")]
-    compiled = [(line.startswith("!"), matcher(line.removeprefix("!"))) for line in rules]
+def context(root: Path, rules: list[str] | None = None) -> list[str]:
+    """What a build sees of a folder, with the project's .dockerignore; the last line that matches decides.
+
+    A left-out folder is entered only where a later line may bring back something in it, as Docker does: what developers
+    keep beside the sources (environments of a hundred thousand files) is not walked.
+    """
+    lines = (ROOT / ".dockerignore").read_text().splitlines() if rules is None else rules
+    given = [line for line in lines if line.strip() and not line.startswith("#")]
+    compiled = [(line.startswith("!"), matcher(line.removeprefix("!")), line.removeprefix("!")) for line in given]
+
+    def decided(name: str) -> tuple[int, bool]:
+        """The number of the last line that matches (-1: none), and whether it keeps."""
+        found = [(n, keeps) for n, (keeps, rule, _) in enumerate(compiled) if rule.fullmatch(name)]
+        return found[-1] if found else (-1, True)
+
+    def entered(name: str) -> bool:
+        number, keeps = decided(name)
+        return keeps or any(keeps and leads_into(text, name) for keeps, _, text in compiled[number + 1 :])
+
     kept = []
-    for path in sorted(root.rglob("*")):
-        name = path.relative_to(root).as_posix()
-        decided = [keeps for keeps, rule in compiled if rule.fullmatch(name)]
-        if path.is_file() and (not decided or decided[-1]):
-            kept.append(name)
-    return kept
+    for folder, folders, files in os.walk(root):
+        names = {name: (Path(folder) / name).relative_to(root).as_posix() for name in [*folders, *files]}
+        folders[:] = [name for name in folders if entered(names[name])]
+        kept += [names[name] for name in files if (Path(folder) / name).is_file() and decided(names[name])[1]]
+    return sorted(kept)
+
+
+def leads_into(pattern: str, folder: str) -> bool:
+    """Whether a line of .dockerignore may match something below this folder."""
+    parts, steps = pattern.strip("/").split("/"), folder.split("/")
+    if "**" in pattern:
+        return True
+    return len(parts) > len(steps) and all(
+        matcher(part).fullmatch(step) for part, step in zip(parts, steps, strict=False)
+    )
