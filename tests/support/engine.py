@@ -13,18 +13,23 @@ from cosmos3_serve.contract.sample import SampleOverrides
 from cosmos3_serve.errors import SampleError
 from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
 from cosmos3_serve.generator.engines.job import EngineJob, EngineResult
+from cosmos3_serve.service.memory import freeze_started
 
 PROFILE = diffusers_profile("0.42.1", tiny=True)
 
 
 @cache
 def components() -> Any:
-    """The loaded tiny checkpoint; shared, since loading is the dear part."""
+    """The loaded tiny checkpoint; shared, since loading is the dear part. From here on torch has as many threads as the
+    engine takes for it: two of them take three times the CPU of one."""
     import torch
 
-    from cosmos3_serve.generator.engines.diffusers.loader import load_components
+    from cosmos3_serve.generator.engines.diffusers.loader import load_components, settle_threads
 
-    return load_components(tiny_checkpoint().path, torch.device("cpu"))
+    loaded = load_components(tiny_checkpoint().path, torch.device("cpu"))
+    settle_threads(loaded)
+    freeze_started()  # an engine that runs out of memory collects: half a second each time for what stays anyway
+    return loaded
 
 
 def make_engine(root: Path, monkeypatch: Any = None, **options: Any) -> DiffusersEngine:

@@ -14,9 +14,17 @@ from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.weights import tiny
 from cosmos3_serve.weights.manifest import payload_digest, read_payload
 
-BUILD = (
-    "import sys, pathlib; from cosmos3_serve.weights.tiny import ensure_tiny; ensure_tiny(pathlib.Path(sys.argv[1]))"
-)
+BUILD = """
+import pathlib, sys
+import torch
+from diffusers.utils import is_cosmos_guardrail_available
+from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
+from cosmos3_serve.generator.engines.diffusers.loader import load_components
+from cosmos3_serve.weights.tiny import ensure_tiny
+assert is_cosmos_guardrail_available(), "the stand-in was not found"
+load_components(ensure_tiny(pathlib.Path(sys.argv[1])), torch.device("cpu"))
+assert "cosmos_guardrail" not in sys.modules
+"""
 
 
 def fake_build(out: Path, seed: int) -> None:
@@ -38,10 +46,19 @@ def builds(monkeypatch):
     return calls
 
 
-def test_another_process_builds_the_same_bytes(tmp_path):
-    env = {**os.environ, "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    subprocess.run([sys.executable, "-c", BUILD, str(tmp_path)], check=True, env=env, timeout=240)
-    built = tmp_path / tiny_checkpoint().path.name
+def test_another_process_builds_the_same_bytes_and_never_touches_the_guardrail_package_nor_does_loading(tmp_path):
+    """Where cosmos-guardrail is installed without torchvision, importing it (as diffusers' pipeline does) fails. One
+    process for both: it is the imports that cost."""
+    packages = tmp_path / "packages"
+    (packages / "cosmos_guardrail").mkdir(parents=True)
+    (packages / "cosmos_guardrail" / "__init__.py").write_text("raise RuntimeError('no torchvision')")
+    (packages / "cosmos_guardrail-0.3.2.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: cosmos_guardrail\nVersion: 0.3.2\n"
+    (packages / "cosmos_guardrail-0.3.2.dist-info" / "METADATA").write_text(metadata)
+    path = os.pathsep.join([str(packages), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", BUILD, str(tmp_path / "cache")], check=True, env=env, timeout=240)
+    built = tmp_path / "cache" / tiny_checkpoint().path.name
     assert payload_digest(read_payload(built)) == tiny_checkpoint().digest
 
 

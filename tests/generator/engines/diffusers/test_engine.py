@@ -1,7 +1,6 @@
 """The engine from job to files: what it says of itself, what it writes, and how each failure ends."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,29 +75,6 @@ def test_a_foreign_checkpoint_is_refused_without_its_path(tmp_path, content):
     with pytest.raises(CheckpointUnavailable) as caught:
         load_components(tmp_path, torch.device("cpu"))
     assert str(tmp_path) not in caught.value.detail
-
-
-LEAN = """
-import pathlib, sys
-import torch
-from diffusers.utils import is_cosmos_guardrail_available
-from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
-from cosmos3_serve.generator.engines.diffusers.loader import load_components
-assert is_cosmos_guardrail_available(), "the stand-in was not found"
-load_components(pathlib.Path(sys.argv[1]), torch.device("cpu"))
-assert "cosmos_guardrail" not in sys.modules
-"""
-
-
-def test_loading_never_touches_the_guardrail_package(tmp_path):
-    """Where cosmos-guardrail is installed without torchvision, importing it (as diffusers' pipeline does) fails."""
-    (tmp_path / "cosmos_guardrail").mkdir()
-    (tmp_path / "cosmos_guardrail" / "__init__.py").write_text("raise RuntimeError('no torchvision')")
-    (tmp_path / "cosmos_guardrail-0.3.2.dist-info").mkdir()
-    metadata = "Metadata-Version: 2.1\nName: cosmos_guardrail\nVersion: 0.3.2\n"
-    (tmp_path / "cosmos_guardrail-0.3.2.dist-info" / "METADATA").write_text(metadata)
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", LEAN, str(tiny_checkpoint().path)], check=True, timeout=120, env=env)
 
 
 def test_jobs_and_results_import_without_torch():
@@ -183,14 +159,18 @@ def test_action_sample(engine, root, files, mode):
     assert content.shape == (5, 160, 320, 3)  # 400x200 scaled to fit 320x192, cut to whole latents
 
 
-@pytest.mark.parametrize("hint", ["edge", "blur", "depth", "seg", "wsm"])
-def test_each_hint_gives_its_control_back(engine, root, files, hint):
+@pytest.mark.parametrize(
+    "hint, chunk, frames",
+    [("edge", 9, 6), ("blur", 5, 5), ("depth", 5, 5), ("seg", 5, 5), ("wsm", 5, 5)],  # one fills its chunk up
+)
+def test_each_hint_gives_its_control_back(engine, root, files, hint, chunk, frames):
     job = make_job(
         root,
         f"t-{hint}",
         prompt="x",
         num_steps=1,
-        num_video_frames_per_chunk=9,
+        num_video_frames_per_chunk=chunk,
+        max_frames=frames,
         **{hint: {"control_path": files[f"{hint}.mp4"]}},
     )
     [result] = generate(engine, job)
@@ -198,8 +178,8 @@ def test_each_hint_gives_its_control_back(engine, root, files, hint):
     assert result.outputs["outputs"][0]["files"] == [f"r/t-{hint}/vision.mp4", f"r/t-{hint}/control_{hint}.mp4"]
     control, _ = frames_of(root / f"r/t-{hint}/control_{hint}.mp4")
     given, _ = frames_of(Path(files[f"{hint}.mp4"]))
-    assert np.abs(control.astype(int) - given).mean() < 6
-    assert len(frames_of(root / f"r/t-{hint}/vision.mp4")[0]) == 6
+    assert np.abs(control.astype(int) - given[:frames]).mean() < 6
+    assert len(frames_of(root / f"r/t-{hint}/vision.mp4")[0]) == frames
 
 
 def test_transfer_of_a_still_image(engine, root, files):

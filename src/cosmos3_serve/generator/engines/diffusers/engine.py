@@ -53,6 +53,7 @@ from cosmos3_serve.generator.engines.diffusers.wave import (
 )
 from cosmos3_serve.generator.engines.guard import MediaGuard, engine_record, make_guard
 from cosmos3_serve.generator.engines.job import EngineInfo, EngineJob, EngineResult
+from cosmos3_serve.service.memory import keep_freed_memory
 from cosmos3_serve.weights.checkpoint import Checkpoint
 from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
 
@@ -93,6 +94,8 @@ class DiffusersEngine:
         _require_encoder()
         parts = load_components(checkpoint.path, pick_device(device))
         settle_threads(parts)
+        if parts.device.type == "cpu":
+            keep_freed_memory()  # a convolution takes and frees megabytes hundreds of times a sample
         self._guard.to(parts.device)
         self._checkpoint = checkpoint
         self._root = output_root.resolve()
