@@ -1,14 +1,18 @@
 """What holds for every test."""
 
 import functools
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import httpx._transports.default as httpx_transports
 import pytest
 from hypothesis import HealthCheck, settings
 from support import lanes
+from support.s3 import LocalS3
+
+from cosmos3_serve.service.memory import freeze_started
 
 # How long an example takes is the machine's affair: two lanes of tests and their services share two cores.
 settings.register_profile("shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,6 +37,25 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return lanes.scheduler(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests and what they import stay until the end: garbage need not be looked for among them, neither
+    while they are gathered nor whenever a test frees something (as a service does once it has started)."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        freeze_started()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[LocalS3]:
+    """A real S3 API for all rooms, each with buckets of its own: a start costs seconds of CPU."""
+    with LocalS3() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

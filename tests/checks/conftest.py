@@ -1,4 +1,4 @@
-"""Local stand-ins for what the checks ask: a stub Hub, a stub registry, a real S3 API server on loopback."""
+"""Local stand-ins for what the checks ask: a stub Hub, a stub registry, a bucket of the S3 server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,6 @@ from support.s3 import LocalS3
 from cosmos3_serve.weights.assets import GUARDRAIL1, NANO
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[LocalS3]:
-    with LocalS3() as server:
-        yield server
 
 
 @pytest.fixture

@@ -62,15 +62,15 @@ def test_a_running_service_is_evaluated_and_never_called_pass_for_what_it_does_n
 
 
 def test_it_publishes_where_it_is_told_and_reads_back_from_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3_server: LocalS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with LocalS3() as s3, BaselineServer(tmp_path / "server") as server:
-        s3.create_bucket("owned")
-        for name, value in s3.environ.items():
+    with BaselineServer(tmp_path / "server") as server:
+        s3_server.create_bucket("golden-eval")
+        for name, value in s3_server.environ.items():
             monkeypatch.setenv(name, value)
-        code, result = evaluate(server, tmp_path / "a", "--publish", "s3://owned/golden/")
-        assert (code, result["status"], result["publication"]) == (3, AS_THE_DOUBLE_IS, "s3://owned/golden/")
-        assert "golden/provenance.json" in keys_of(s3.environ, "owned") and len(result["images"]) == 2
+        code, result = evaluate(server, tmp_path / "a", "--publish", "s3://golden-eval/golden/")
+        assert (code, result["status"], result["publication"]) == (3, AS_THE_DOUBLE_IS, "s3://golden-eval/golden/")
+        assert "golden/provenance.json" in keys_of(s3_server.environ, "golden-eval") and len(result["images"]) == 2
         assert not (tmp_path / "a" / "publication").exists()
 
 

@@ -25,11 +25,10 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NGC_AUTH_ENDPOINT", "http://127.0.0.1:9")
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[LocalS3]:
-    with LocalS3() as server:
-        server.create_bucket("owned")
-        yield server
+@pytest.fixture
+def s3(s3_server: LocalS3) -> LocalS3:
+    s3_server.create_bucket("owned")
+    return s3_server
 
 
 @pytest.fixture

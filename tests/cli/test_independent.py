@@ -17,11 +17,10 @@ from cosmos3_serve.errors import ContractViolation, IntegrityError
 ARTIFACT = f"artifacts/{REQUEST}"
 
 
-@pytest.fixture(scope="module")
-def s3():
-    with LocalS3() as server:
-        server.create_bucket("pub")
-        yield server
+@pytest.fixture
+def s3(s3_server: LocalS3) -> LocalS3:
+    s3_server.create_bucket("pub")
+    return s3_server
 
 
 @pytest.fixture

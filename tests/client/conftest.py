@@ -1,18 +1,11 @@
-"""One S3 server for the room, a token, and a state folder for every test."""
+"""The S3 server, a token, and a state folder for every test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.s3 import LocalS3
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[LocalS3]:
-    with LocalS3() as server:
-        yield server
 
 
 @pytest.fixture

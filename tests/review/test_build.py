@@ -104,21 +104,20 @@ def test_ids_depend_on_the_publications_alone(tmp_path: Path) -> None:
     assert rrd.RrdReader(str(made.recording)).recordings()[0].recording_id != stores[0][1]
 
 
-def test_many_publications_from_disk_and_s3(tmp_path: Path) -> None:
+def test_many_publications_from_disk_and_s3(s3_server: LocalS3, tmp_path: Path) -> None:
     for place, seed in (("a", 1), ("b", 2)):  # the same request twice, as an original and a recovered one are
         write_publication(tmp_path / place, [sample("still", IMAGE, seed=seed), sample("clip", VIDEO)])
-    with LocalS3() as s3:
-        s3.create_bucket("review")
-        for path in (tmp_path / "b").rglob("*"):
-            if path.is_file():
-                key = f"b/{path.relative_to(tmp_path / 'b').as_posix()}"
-                boto(s3.environ).upload_file(str(path), "review", key)
-        made = build_review(
-            [str(tmp_path / "a"), "s3://review/b/"],
-            tmp_path / "review",
-            notes={f"{REQUEST}-2/still": "only this one"},
-            environ=s3.environ,
-        )
+    s3_server.create_bucket("review")
+    for path in (tmp_path / "b").rglob("*"):
+        if path.is_file():
+            key = f"b/{path.relative_to(tmp_path / 'b').as_posix()}"
+            boto(s3_server.environ).upload_file(str(path), "review", key)
+    made = build_review(
+        [str(tmp_path / "a"), "s3://review/b/"],
+        tmp_path / "review",
+        notes={f"{REQUEST}-2/still": "only this one"},
+        environ=s3_server.environ,
+    )
     assert made.samples == 4
     assert made.remarks == {f"still  ({REQUEST}-2)": ["note: only this one"]}
     entities = {chunk.entity_path for chunk in chunks(made.recording)}  # type: ignore[arg-type]

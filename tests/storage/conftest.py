@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,9 +34,8 @@ class Bucket:
 
 
 @pytest.fixture(scope="session")
-def s3() -> Iterator[LocalS3]:
-    with LocalS3() as server:
-        yield server
+def s3(s3_server: LocalS3) -> LocalS3:
+    return s3_server
 
 
 @pytest.fixture

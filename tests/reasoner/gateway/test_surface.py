@@ -169,38 +169,37 @@ async def test_a_file_is_uploaded_once_and_used_by_its_id(tmp_path: Path) -> Non
 
 
 async def test_gateways_of_two_machines_share_files_through_a_bucket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3_server: LocalS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two whole gateways, each with a disk of its own; the bucket is a real S3 API."""
-    with LocalS3() as s3:
-        s3.create_bucket("shared")
-        for name, value in s3.environ.items():
-            monkeypatch.setenv(name, value)
-        one, two = tmp_path / "one", tmp_path / "two"
-        one.mkdir()
-        two.mkdir()
-        async with (
-            world(one, replicas=1, media_store="s3://shared/media") as here,
-            world(two, replicas=1, media_store="s3://shared/media") as there,
-            here.client() as mine,
-            there.client() as also_mine,
-            there.client(OTHER_TOKEN) as foreign,
-        ):
-            made = await mine.post("/v1/files", files={"file": ("clip.mp4", video(), "video/mp4")})
-            assert made.status_code == 200, made.text
-            record = made.json()
-            assert (await also_mine.get("/v1/files")).json()["data"] == [record]
-            told = await also_mine.post(CHAT, json=about(f"file-id:{record['id']}"))
-            assert told.status_code == 200, told.text
-            (sent,) = there.replicas[0].asked
-            assert sent["messages"][0]["content"][0]["video_url"]["url"] == data_url(video())
-            assert (await also_mine.get(f"/v1/files/{record['id']}/content")).content == video()
-            told = await foreign.post(CHAT, json=about(f"file-id:{record['id']}"))
-            assert (told.status_code, told.json()["error"]["code"]) == (404, "file_not_found")
-            assert (await also_mine.delete(f"/v1/files/{record['id']}")).json()["deleted"] is True
-            told = await mine.post(CHAT, json=about(f"file-id:{record['id']}"))
-            assert (told.status_code, told.json()["error"]["code"]) == (404, "file_not_found")
-            assert keys_of(s3.environ, "shared") == []
+    s3_server.create_bucket("shared")
+    for name, value in s3_server.environ.items():
+        monkeypatch.setenv(name, value)
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    async with (
+        world(one, replicas=1, media_store="s3://shared/media") as here,
+        world(two, replicas=1, media_store="s3://shared/media") as there,
+        here.client() as mine,
+        there.client() as also_mine,
+        there.client(OTHER_TOKEN) as foreign,
+    ):
+        made = await mine.post("/v1/files", files={"file": ("clip.mp4", video(), "video/mp4")})
+        assert made.status_code == 200, made.text
+        record = made.json()
+        assert (await also_mine.get("/v1/files")).json()["data"] == [record]
+        told = await also_mine.post(CHAT, json=about(f"file-id:{record['id']}"))
+        assert told.status_code == 200, told.text
+        (sent,) = there.replicas[0].asked
+        assert sent["messages"][0]["content"][0]["video_url"]["url"] == data_url(video())
+        assert (await also_mine.get(f"/v1/files/{record['id']}/content")).content == video()
+        told = await foreign.post(CHAT, json=about(f"file-id:{record['id']}"))
+        assert (told.status_code, told.json()["error"]["code"]) == (404, "file_not_found")
+        assert (await also_mine.delete(f"/v1/files/{record['id']}")).json()["deleted"] is True
+        told = await mine.post(CHAT, json=about(f"file-id:{record['id']}"))
+        assert (told.status_code, told.json()["error"]["code"]) == (404, "file_not_found")
+        assert keys_of(s3_server.environ, "shared") == []
 
 
 @pytest.mark.parametrize(

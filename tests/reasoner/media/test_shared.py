@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,9 @@ WIDE = Bounds(max_bytes=10**9, max_tenant_bytes=10**8)
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[LocalS3]:
-    with LocalS3() as server:
-        yield server
+@pytest.fixture
+def s3(s3_server: LocalS3) -> LocalS3:
+    return s3_server
 
 
 class Fleet:
