@@ -28,6 +28,7 @@ PROFILES: tuple[Profile, ...] = ("round-robin", "session-affinity")
 REPLICAS = 2
 PILOTS = 2  # clips for each contender: new ones go to the replicas in turn, so that each of them has warmed up
 COST_VIDEOS, COST_QUESTIONS = 6, 4
+IDLE_S = 3.0
 # Load, two replicas and everything else share the cores: alone each question was faster than it will be.
 CROWDED = 1.3
 
@@ -207,10 +208,10 @@ def _expected(plan: Plan, cold_s: float, warm_s: float) -> float:
     return plan.repeats * (colds * cold_s + (2 * total - colds) * warm_s) / REPLICAS
 
 
-async def _idle(contenders: Sequence[Contender], outcome: Outcome, seconds: float = 3.0) -> None:
+async def _idle(contenders: Sequence[Contender], outcome: Outcome) -> None:
     """Cores that each contender keeps busy while nobody asks: the others have to bear that."""
     before, began = [contender.cpu() for contender in contenders], time.monotonic()
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(IDLE_S)
     for contender, used in zip(contenders, before, strict=True):
         outcome.idle[contender.label] = (contender.cpu() - used) / (time.monotonic() - began)
 

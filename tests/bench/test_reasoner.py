@@ -1,6 +1,7 @@
 """Whole runs against a double: a valid one has figures, every kind of invalid one has none."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,8 +195,8 @@ async def test_targets_take_turns_and_another_one_begins_each_repeat(clips: Path
 
 
 @pytest.fixture
-def own_clips(tmp_path: Path) -> Path:
-    make_videos(tmp_path / "own", 3, Recipe(seconds=1, fps=2, width=32, height=32), workers=1)
+def own_clips(clips: Path, tmp_path: Path) -> Path:
+    shutil.copytree(clips, tmp_path / "own")
     return tmp_path / "own"
 
 

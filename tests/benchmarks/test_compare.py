@@ -12,6 +12,7 @@ from pathlib import Path
 import bench_reasoner_compare as script
 import pytest
 from measure import dynamo_fleet
+from measure import side_by_side as measured
 from measure.compared import sections
 from measure.dynamo_fleet import DynamoFleet
 from measure.result import InvalidRun
@@ -31,6 +32,12 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for size, width in zip(sizes, (64, 32), strict=True):
         make_videos(size, plan(sizes).clips, Recipe(seconds=1, fps=2, width=width, height=32), workers=1)
     return sizes
+
+
+@pytest.fixture(autouse=True)
+def hardly_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What doubles do while nobody asks is no figure."""
+    monkeypatch.setattr(measured, "IDLE_S", 0.1)
 
 
 @pytest.fixture

@@ -32,7 +32,9 @@ def serving(handler: type[BaseHTTPRequestHandler], *, host: str = "127.0.0.1", p
         server = _Server((host, port), handler)
     except OSError as error:
         raise InputError(f"cannot serve on {host}:{port}: {error.strerror}") from None
-    thread = threading.Thread(target=server.serve_forever, name="bench-http", daemon=True)
+    # How long the end of the block may wait for it: every run has two such servers.
+    how = {"poll_interval": 0.05}
+    thread = threading.Thread(target=server.serve_forever, kwargs=how, name="bench-http", daemon=True)
     thread.start()
     try:
         yield f"http://{host}:{server.server_address[1]}"
