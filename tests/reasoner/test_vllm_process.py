@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -69,7 +70,8 @@ async def test_the_engine_sees_a_private_home_and_none_of_our_secrets() -> None:
         assert SECRET not in Path(f"/proc/{process.pid}/cmdline").read_text()
 
 
-async def test_a_stop_leaves_no_process_and_no_file_also_when_it_is_stubborn() -> None:
+async def test_a_stop_leaves_no_process_and_no_file_also_when_it_is_stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosmos3_serve.reasoner.vllm_process.TERM_GRACE_S", 1.0)
     mark = new_mark()
     for behave in ("ok", "stubborn"):
         async with running("--behave", behave, mark=mark) as process:
@@ -171,7 +173,9 @@ async def test_a_missing_interpreter_is_named() -> None:
     assert "make setup-reasoner" in failed.value.remedy
 
 
-async def test_a_cancelled_start_ends_the_engine() -> None:
+async def test_a_cancelled_start_ends_the_engine_without_a_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has nothing to finish, and as long as it loads it listens to no signal: SIGTERM must end it by itself."""
+    monkeypatch.setattr("cosmos3_serve.reasoner.vllm_process.TERM_GRACE_S", 20.0)
     mark = new_mark()
     process = engine("--behave", "mute", mark=mark)
     task = asyncio.create_task(process.start(60.0))
@@ -180,10 +184,12 @@ async def test_a_cancelled_start_ends_the_engine() -> None:
             if process.pid:
                 break
             await asyncio.sleep(0.02)
+    began = time.monotonic()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert left_after(mark) == {}
+    assert time.monotonic() - began < 15.0
 
 
 async def test_the_engines_log_is_bounded_and_its_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

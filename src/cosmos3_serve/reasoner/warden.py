@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # ends with the replica, not with the replica's terminal
 TICK_S = 0.2
 CHUNK = 65_536
 
@@ -71,6 +72,9 @@ def start(command: list[str], env: Mapping[str, str], directory: str) -> subproc
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def die_with_us() -> None:
+        # What we ignore would stay ignored there: an engine that still loads would not end when told.
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_DFL)
         if libc is not None:
             libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
@@ -138,8 +142,8 @@ def watch(engine: subprocess.Popen[bytes], log: BoundedLog, grace_s: float) -> i
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # ends with the replica, not with the replica's terminal
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     order = read_order()
     directory = Path(order["directory"])
     try:
