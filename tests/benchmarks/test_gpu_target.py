@@ -1,6 +1,6 @@
 """The record of a GPU target: none is written without a GPU."""
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -11,8 +11,13 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_target.py"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_gpu_there_is_no_record(tmp_path: Path) -> None:
+def test_without_a_gpu_there_is_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "record.json"
-    done = subprocess.run([sys.executable, str(SCRIPT), "--out", str(out)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 3 and "no CUDA device" in done.stderr
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--out", str(out)])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT), run_name="__main__")  # a process of its own would only import torch again
+    assert ended.value.code == 3 and "no CUDA device" in capsys.readouterr().err
     assert not out.exists()

@@ -8,6 +8,7 @@ on another failure's code; such places are named in `PASSED_ON`, and a test keep
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +18,7 @@ from cosmos3_serve import errors
 from cosmos3_serve.errors import Cosmos3Error
 
 PACKAGE = Path(__file__).parents[1]
+_GIVEN = re.compile(r"\bcode\s*=")
 
 # Who makes a refusal of media, and the class that it becomes: code first, then message, then remedy.
 MEDIA = {
@@ -83,10 +85,21 @@ class Place:
 
 @dataclass(slots=True)
 class _Names:
-    """What a name may stand for: every value assigned to it in the file (or in the module it comes from)."""
+    """What a name may stand for: every value assigned to it in the file, or in the module of the package it comes
+    from, which is not read before it is asked for."""
 
-    file: Path
-    values: dict[str, list[ast.expr]] = field(default_factory=dict)
+    source: _Source
+    package: Path
+
+    def values(self, name: str) -> list[ast.expr]:
+        if name in self.source.imported:
+            module, there = self.source.imported[name]
+            path = self.package.joinpath(*module.split(".")[1:]).with_suffix(".py")
+            if module.startswith(f"{self.package.name}.") and path.is_file():
+                found = _parsed(path).assigned.get(there)
+                if found is not None:
+                    return found
+        return self.source.assigned.get(name, [])
 
     def texts(self, node: ast.expr | None, depth: int = 0) -> list[str] | None:
         """The texts that an expression may be; None: that can't be read."""
@@ -98,8 +111,8 @@ class _Names:
             return self._all([node.body, node.orelse], depth)
         if isinstance(node, ast.BoolOp):
             return self.texts(node.values[-1], depth + 1)
-        if isinstance(node, ast.Name) and node.id in self.values:
-            return self._all(self.values[node.id], depth)
+        if isinstance(node, ast.Name):
+            return self._all(self.values(node.id), depth)
         return None
 
     def _all(self, nodes: list[ast.expr], depth: int) -> list[str] | None:
@@ -118,8 +131,10 @@ class _Names:
             return " / ".join(filter(None, (self.shown(node.body, depth), self.shown(node.orelse, depth))))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             return self.shown(node.left, depth) + self.shown(node.right, depth)
-        if isinstance(node, ast.Name) and len(self.values.get(node.id, ())) == 1 and depth < 4:
-            return self.shown(self.values[node.id][0], depth + 1)
+        if isinstance(node, ast.Name) and depth < 4:
+            values = self.values(node.id)
+            if len(values) == 1:
+                return self.shown(values[0], depth + 1)
         return "" if node is None else "…"
 
     def kinds(self, node: ast.expr) -> list[str]:
@@ -129,9 +144,7 @@ class _Names:
         name = node.id if isinstance(node, ast.Name) else ""
         if name in _CLASSES:
             return [name]
-        return [
-            kind for value in self.values.get(name, ()) if isinstance(value, ast.IfExp) for kind in self.kinds(value)
-        ]
+        return [kind for value in self.values(name) if isinstance(value, ast.IfExp) for kind in self.kinds(value)]
 
 
 def _tree(root: type[Cosmos3Error]) -> Iterator[type[Cosmos3Error]]:
@@ -152,12 +165,12 @@ def places(package: Path = PACKAGE) -> tuple[Place, ...]:
 
 
 def _places_of(path: Path, package: Path) -> Iterator[Place]:
-    tree = _parsed(path)
     file = path.relative_to(package).as_posix()
-    names = _Names(path, _assigned(tree) | _imported(tree, package))
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
+    if not file.startswith("reasoner/media/") and not _GIVEN.search(path.read_text(encoding="utf-8")):
+        return
+    source = _parsed(path)
+    names = _Names(source, package)
+    for node in source.calls:
         given = {keyword.arg: keyword.value for keyword in node.keywords}
         if "code" in given and (_makes_failure(node.func, names) or _passes(file, given["code"])):
             kinds = names.kinds(node.func) or [""]
@@ -181,36 +194,33 @@ def _passes(file: str, code: ast.expr) -> bool:
     return (file, ast.unparse(code)) in PASSED_ON
 
 
-@lru_cache(maxsize=512)
-def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+@dataclass(slots=True)
+class _Source:
+    """Of one file what is asked for again, so that its tree is walked once. `imported`: name -> module, name there."""
+
+    calls: list[ast.Call] = field(default_factory=list)
+    imported: dict[str, tuple[str, str]] = field(default_factory=dict)
+    assigned: dict[str, list[ast.expr]] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=512)
-def _assigned(tree: ast.Module) -> dict[str, list[ast.expr]]:
-    found: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            found.setdefault(node.target.id, []).append(node.value)
-        if isinstance(node, ast.Assign):
+def _parsed(path: Path) -> _Source:
+    found = _Source()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            found.calls.append(node)
+        elif isinstance(node, ast.ImportFrom):
+            found.imported |= {alias.asname or alias.name: (node.module or "", alias.name) for alias in node.names}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            found.assigned.setdefault(node.target.id, []).append(node.value)
+        elif isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Name):
-                    found.setdefault(target.id, []).append(node.value)
+                    found.assigned.setdefault(target.id, []).append(node.value)
                 elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                     for name, value in zip(target.elts, node.value.elts, strict=False):
                         if isinstance(name, ast.Name):
-                            found.setdefault(name.id, []).append(value)
-    return found
-
-
-def _imported(tree: ast.Module, package: Path) -> dict[str, list[ast.expr]]:
-    """Texts that come from another module of the package."""
-    found: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package.name}."):
-            path = package.joinpath(*(node.module or "").split(".")[1:]).with_suffix(".py")
-            values = _assigned(_parsed(path)) if path.is_file() else {}
-            found |= {alias.asname or alias.name: values[alias.name] for alias in node.names if alias.name in values}
+                            found.assigned.setdefault(name.id, []).append(value)
     return found
 
 
