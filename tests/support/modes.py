@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+PROMPTS = ("a red cube", "a much longer prompt about a robot arm that lifts a green bottle", "dog", "rain. Night")
 ACTION = {"domain_name": "bridge_orig_lerobot", "action_chunk_size": 4, "num_steps": 2, "guidance": 3.0}
 
 

@@ -5,38 +5,15 @@ no bit; packed come what may, as on CUDA, equal shapes must have the same bits o
 1e-5.
 """
 
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from support.engine import fingerprint, generate, latents, make_engine, make_job
-from support.modes import MODES, case, same
-
-PROMPTS = ("a red cube", "a much longer prompt about a robot arm that lifts a green bottle", "dog", "rain. Night")
-
-
-def test_files_alone_and_in_every_slot_of_a_wave(engine, root):
-    jobs = [
-        make_job(root, f"s{i}", request_id="alone", prompt=p, seed=i, model_mode="text2image", num_steps=2)
-        for i, p in enumerate(PROMPTS)
-    ]
-    for job in jobs:
-        [result] = generate(engine, job)
-        assert result.wave.inference_batch == 1
-    alone = [fingerprint(job) for job in jobs]
-    assert len({a["vision.jpg"] for a in alone}) == 4
-    for turn in range(4):
-        order = [(turn + k) % 4 for k in range(4)]
-        again = [
-            make_job(
-                root, f"s{i}", request_id=f"turn{turn}", prompt=PROMPTS[i], seed=i, model_mode="text2image", num_steps=2
-            )
-            for i in order
-        ]
-        results = generate(engine, *again)
-        assert [r.wave.slot for r in results] == [0, 1, 2, 3]
-        assert not any(r.wave.mixed_shapes for r in results)
-        assert [fingerprint(job) for job in again] == [alone[i] for i in order]
+from support.engine import latents, make_engine, make_job
+from support.modes import MODES, PROMPTS, case, same
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +21,22 @@ def packed(root):
     """One block a step whatever it does to the bytes."""
     with pytest.MonkeyPatch.context() as patch:
         yield make_engine(root, patch, packing="wave")
+
+
+@contextmanager
+def encoded_once(engine: Any) -> Iterator[None]:
+    """The same pixels go through this engine's VAE once: that is what most of a sample's CPU is spent on."""
+    real, known = engine._tools.codec.encode, {}
+
+    def encode(pixels: torch.Tensor) -> torch.Tensor:
+        key = tuple(pixels.shape), hashlib.sha256(pixels.numpy().tobytes()).digest()
+        if key not in known:
+            known[key] = real(pixels)
+        return known[key].clone()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine._tools.codec, "encode", encode)
+        yield
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -56,7 +49,9 @@ def test_every_mode_alone_and_in_a_wave_of_four(engine, packed, root, files, mod
     alone = [latents(engine, job)[0] for job in jobs(sorted(order))]
     assert not same(alone[0], alone[1])
     for packing, together in (("default", engine), ("packed", packed)):
-        for index, result in zip(order, latents(together, *jobs(order)), strict=True):
+        with encoded_once(packed):  # media are encoded sample by sample in either packing; by the default one they were
+            results = latents(together, *jobs(order))
+        for index, result in zip(order, results, strict=True):
             assert same(result, alone[index]), f"sample {index} differs in a wave, {packing}"
 
 

@@ -1,17 +1,37 @@
-"""Same bytes of finished files: whatever finishes beside them, and whoever read their media when.
+"""Same bytes of finished files, in every slot of a wave and whatever is decoded and encoded beside them.
 
 Source: rulings, generator 3. Of latents, `test_bytes` says the same of every mode.
 """
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import pytest
 from support.engine import fingerprint, generate, latents, make_job
-from support.modes import MODES, case, same
+from support.modes import PROMPTS, case, same
 
-from cosmos3_serve.generator.engines import ahead
+
+def test_files_alone_and_in_every_slot_of_a_wave(engine, root):
+    jobs = [
+        make_job(root, f"s{i}", request_id="alone", prompt=p, seed=i, model_mode="text2image", num_steps=2)
+        for i, p in enumerate(PROMPTS)
+    ]
+    for job in jobs:
+        [result] = generate(engine, job)
+        assert result.wave.inference_batch == 1
+    alone = [fingerprint(job) for job in jobs]
+    assert len({a["vision.jpg"] for a in alone}) == 4
+    for turn in range(4):
+        order = [(turn + k) % 4 for k in range(4)]
+        again = [
+            make_job(
+                root, f"s{i}", request_id=f"turn{turn}", prompt=PROMPTS[i], seed=i, model_mode="text2image", num_steps=2
+            )
+            for i in order
+        ]
+        results = generate(engine, *again)
+        assert [r.wave.slot for r in results] == [0, 1, 2, 3]
+        assert not any(r.wave.mixed_shapes for r in results)
+        assert [fingerprint(job) for job in again] == [alone[i] for i in order]
 
 
 def test_finished_files_of_a_transfer_and_an_action(engine, root, files):
@@ -47,23 +67,3 @@ def test_finishing_beside_the_next_wave(engine, root, files):
         assert all(f.result(120)[1].error is None for f in finishing)
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
     assert [fingerprint(job) for job in busy] == calm
-
-
-@pytest.mark.parametrize("mode", [m for m in MODES if not m.startswith("text")])
-def test_media_decoded_before_the_turn_change_no_byte_and_are_not_decoded_in_it(engine, root, files, mode, monkeypatch):
-    fields = {**case(mode, files), **({"max_frames": 6} if mode == "transfer" else {})}  # two chunks
-    plain = make_job(root, mode, request_id="in-turn", prompt="x", seed=3, **fields)
-    early = make_job(root, mode, request_id="ahead", prompt="x", seed=3, **fields)
-    generate(engine, plain)
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(engine.load, early).result(60)
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise AssertionError("decoded on the thread that denoises")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ahead, "read_media", refuse)
-        generate(engine, early)
-    engine.unload(early)
-    assert fingerprint(early) == fingerprint(plain)
-    assert engine._ahead.used_bytes == 0
