@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -14,7 +15,8 @@ from support.baseline_media import jpeg, mp4, resolve
 
 from cosmos3_serve.client import decode
 from cosmos3_serve.client.decode import Decoder
-from cosmos3_serve.client.expect import Expectation, expectation
+from cosmos3_serve.client.expect import expectation
+from cosmos3_serve.client.media_probe import Expectation
 from cosmos3_serve.errors import IntegrityError
 
 
@@ -38,7 +40,12 @@ def args(**sample: Any) -> dict[str, Any]:
 def test_expectations_follow_the_resolved_args(path: str, sample: dict[str, Any], expected: dict[str, Any]) -> None:
     found = expectation(path, args(**sample))
     assert found is not None
-    assert expected.items() <= found.model_dump().items()
+    assert expected.items() <= found._asdict().items()
+
+
+def test_the_probe_loads_no_models() -> None:
+    code = "import sys, cosmos3_serve.client.media_probe; sys.exit('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 def test_other_files_are_hashed_but_not_decoded() -> None:

@@ -259,13 +259,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_memory_is_bounded_by_one_file(tmp_path: Path) -> None:
-    """Sixteen files of 16 MiB cost hardly more than two; a JPEG may carry bytes after its end."""
+    """Sixteen files of 8 MiB cost hardly more than two; a JPEG may carry bytes after its end."""
     write_publication(tmp_path / "small", [sample(f"s{i:02}", IMAGE) for i in range(2)])
     write_publication(tmp_path / "large", [sample(f"s{i:02}", IMAGE) for i in range(16)])
     for place in ("small", "large"):
-        replace_media(tmp_path / place, "", lambda path: path.write_bytes(path.read_bytes() + os.urandom(16 << 20)))
+        replace_media(tmp_path / place, "", lambda path: path.write_bytes(path.read_bytes() + os.urandom(8 << 20)))
     arguments = [str(tmp_path / "small"), str(tmp_path / "large"), str(tmp_path)]
     done = subprocess.run([sys.executable, "-c", GROWTH, *arguments], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "review" / "review.rrd").stat().st_size > 256 << 20
-    assert int(done.stdout) < 64 << 10, f"{int(done.stdout) >> 10} MiB"
+    assert (tmp_path / "review" / "review.rrd").stat().st_size > 128 << 20
+    assert int(done.stdout) < 32 << 10, f"{int(done.stdout) >> 10} MiB"

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cosmos3_serve.client.expect import Expectation
+from cosmos3_serve.client.media_probe import Expectation
 from cosmos3_serve.contract.provenance import MediaProof
 from cosmos3_serve.errors import IntegrityError
 
@@ -83,7 +83,7 @@ class Decoder:
 
     async def _ask(self, process: asyncio.subprocess.Process, path: Path, expect: Expectation) -> dict[str, object]:
         assert process.stdin is not None and process.stdout is not None
-        job = {"path": str(path), "expect": expect.model_dump()}
+        job = {"path": str(path), "expect": expect._asdict()}
         process.stdin.write(json.dumps(job).encode() + b"\n")
         await process.stdin.drain()
         line = await process.stdout.readline()

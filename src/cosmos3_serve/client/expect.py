@@ -7,31 +7,13 @@ without a size key follows its input; there the file must decode, and no number 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
+from cosmos3_serve.client.media_probe import Expectation
 from cosmos3_serve.contract.requested import expected_frames, expected_size
 from cosmos3_serve.contract.wire import REASONER_TEXT
 
-MAX_PIXELS = 64 * 1024 * 1024  # of one image or frame
-MAX_FRAMES = 20_000  # of a clip whose length nothing binds
-MAX_TEXT_BYTES = 16 * 1024 * 1024
 IMAGES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
-
-
-class Expectation(BaseModel):
-    """One file's proof: its kind, and size and frame count where the request fixes them (pixels, frames)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: Literal["image", "video", "text"]
-    image_format: str | None = None
-    width: int | None = None
-    height: int | None = None
-    frames: int | None = None
-    max_pixels: int = MAX_PIXELS
-    max_frames: int = MAX_FRAMES
 
 
 def expectation(path: str, args: dict[str, Any]) -> Expectation | None:

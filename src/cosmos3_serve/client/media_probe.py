@@ -2,7 +2,8 @@
 
 Started as `python -m cosmos3_serve.client.media_probe`: one JSON object a line in (`{"path", "expect"}`), one a line
 out (`{"ok", "reason", "kind", "width", "height", "frames"}`). It has a limit on memory, opens no network, and is killed
-by its parent when a file takes too long.
+by its parent when a file takes too long. It loads the standard library and the decoders alone: several are started for
+each batch, and the contract's models alone would make a start five times as dear.
 """
 
 from __future__ import annotations
@@ -11,12 +12,25 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-from cosmos3_serve.client.expect import MAX_TEXT_BYTES, Expectation
+from typing import Any, Literal, NamedTuple
 
 MEMORY_BYTES = 2 * 1024**3  # of address space, so few threads: each reserves some
 THREADS = 2
+MAX_PIXELS = 64 * 1024 * 1024  # of one image or frame
+MAX_FRAMES = 20_000  # of a clip whose length nothing binds
+MAX_TEXT_BYTES = 16 * 1024 * 1024
+
+
+class Expectation(NamedTuple):
+    """One file's proof: its kind, and size and frame count where the request fixes them (pixels, frames)."""
+
+    kind: Literal["image", "video", "text"]
+    image_format: str | None = None
+    width: int | None = None
+    height: int | None = None
+    frames: int | None = None
+    max_pixels: int = MAX_PIXELS
+    max_frames: int = MAX_FRAMES
 
 
 class Wrong(Exception):
