@@ -126,8 +126,10 @@ def test_nothing_outlives_a_killed_owner_or_a_killed_warden(victim: str) -> None
             assert not Path(directory).exists()
         else:
             os.kill(int(warden), signal.SIGKILL)
-            left = {pid: line for pid, line in left_after(mark, 3.0).items() if pid != owner.pid}
-            assert not [line for line in left.values() if "fake_vllm" in line], "the kernel ended the engine"
+            deadline = time.monotonic() + 10.0
+            while engines := [p for p, line in marked(mark).items() if "fake_vllm" in line and p != owner.pid]:
+                assert time.monotonic() < deadline, f"the kernel did not end the engine {engines}"
+                time.sleep(0.05)
     finally:
         owner.kill()
         owner.wait()
