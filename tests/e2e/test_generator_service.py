@@ -249,7 +249,7 @@ def all_gone(processes: list[reaper.Process], within_s: float) -> bool:
 def test_kill_then_restart_then_drain(own: LocalGenerator) -> None:
     with client(own) as http:
         # A replica that dies in the middle of a batch: its samples run again, the caller sees nothing of it.
-        place = post(http, images("survivor", num_frames=25, num_steps=60), Prefer="respond-async").headers["location"]
+        place = post(http, images("survivor", num_frames=25, num_steps=24), Prefer="respond-async").headers["location"]
         while http.get(place).json()["samples"][0].get("step") is None:
             time.sleep(0.05)
         model = replica_pid(own, "Cosmos3-Nano")
@@ -283,7 +283,7 @@ def test_kill_then_restart_then_drain(own: LocalGenerator) -> None:
         # SIGTERM: the running sample ends and its caller gets it, nothing new is taken, every process goes.
         answers: list[httpx.Response] = []
         waiting = threading.Thread(
-            target=lambda: answers.append(post(http, images("last", num_frames=25, num_steps=40)))
+            target=lambda: answers.append(post(http, images("last", num_frames=25, num_steps=20)))
         )
         waiting.start()
         while not any(b["state"] == "running" for b in http.get("/v1/batches").json()["batches"]):

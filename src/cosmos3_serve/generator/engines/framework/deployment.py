@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from cosmos3_serve.generator.engines.framework.setup import build_setup
-from cosmos3_serve.generator.model import STOP_MARGIN_S, max_ongoing
+from cosmos3_serve.generator.model import HEALTH_PERIOD_S, STOP_MARGIN_S, max_ongoing
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
 from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
@@ -40,6 +40,8 @@ def model_deployment(settings: GeneratorSettings, checkpoint: Checkpoint, guardr
             "max_batch_size": settings.max_batch_size,
             "batch_wait_timeout_s": settings.batch_wait_timeout_s,
         },
+        # How soon Serve notices that a replica was killed; how long one may be silent stays upstream's own.
+        health_check_period_s=HEALTH_PERIOD_S,
         graceful_shutdown_wait_loop_s=0.2,
         # Where Serve replaces it, what runs finishes first; a shutdown of the service has drained before.
         graceful_shutdown_timeout_s=settings.drain_timeout_s + STOP_MARGIN_S,
