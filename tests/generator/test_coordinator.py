@@ -23,6 +23,7 @@ from cosmos3_serve.errors import (
     SampleCode,
 )
 from cosmos3_serve.generator import delivery as delivery_module
+from cosmos3_serve.generator.batch_files import BatchFiles
 
 
 def names(count: int) -> list[str]:
@@ -318,6 +319,19 @@ async def test_the_response_is_not_there_before_the_end_and_the_same_bytes_after
     first = await core.coordinator.response("r1", tenant="t")
     assert first == await core.coordinator.response("r1", tenant="t")
     assert first == (core.root / ".cosmos3" / "ledger" / "r1" / "response.json").read_bytes()
+
+
+async def test_what_a_view_calls_ended_has_its_response(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the moment in which the summary of the batch is still being written."""
+    gate, write = threading.Event(), BatchFiles.write_summary
+    monkeypatch.setattr(BatchFiles, "write_summary", lambda *args: gate.wait(10) and write(*args))
+    await core.submit("a")
+    while (await core.coordinator.view("r1", tenant="t")).state is not BatchState.SUCCEEDED:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert core.coordinator._ledger.live("r1") is not None
+    assert b'"outputs"' in await core.coordinator.response("r1", tenant="t")
+    gate.set()
+    await core.finish()
 
 
 async def test_another_tenants_batch_is_not_found(core: Core) -> None:

@@ -261,8 +261,8 @@ class Coordinator:
 
     async def response(self, request_id: str, *, tenant: str) -> bytes:
         """The response, the same bytes every time. Raises Conflict (`batch_not_ended`), NotFound."""
-        summary = self._known(request_id, tenant)
-        if self._ledger.live(request_id) is not None:
+        summary, live = self._known(request_id, tenant), self._ledger.live(request_id)
+        if live is not None and live.ended_at is None:  # else its response lies there, and its summary is on the way
             raise Conflict(
                 f"batch {request_id!r} has not ended",
                 code="batch_not_ended",
