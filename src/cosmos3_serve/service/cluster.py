@@ -26,6 +26,7 @@ import structlog
 
 from cosmos3_serve.errors import ServiceFailure, StartRefused
 from cosmos3_serve.service import logs, reaper
+from cosmos3_serve.service.ray_helpers import left_out
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +43,8 @@ OWNED_ENV = {
     # Ray's name is historical: with 0 a node calls itself 127.0.0.1, on Linux too, and its servers bind loopback.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Fixed ports of Ray's own metrics (44217, 44227): two services on one machine would fight for them.
+    # Fixed ports of Ray's own metrics (44217, 44227): two services on one machine would fight for them, where another
+    # Ray starts the helpers that we leave out.
     "AUTOSCALER_METRIC_PORT": "0",
     "DASHBOARD_METRIC_PORT": "0",
     "RAY_ROTATION_MAX_BYTES": str(16 * MIB),
@@ -174,7 +176,8 @@ class RayCluster:
 
         for left in reversed(range(TRIES if self.owned else 1)):
             try:
-                ray.init(**options)
+                with left_out() if self.owned else contextlib.nullcontext():
+                    ray.init(**options)
                 return
             except Exception as error:
                 if not left:
