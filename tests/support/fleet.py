@@ -31,7 +31,9 @@ class PlainFleet(LocalReasoner):
 
     def __init__(self, cache_dir: Path, **env: str) -> None:
         self.mark = new_mark()
-        super().__init__({**self.mark, "PYTHONPATH": str(TESTS), **env}, cache_dir)
+        super().__init__(
+            {**self.mark, "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent / "src"))), **env}, cache_dir
+        )
 
     def get(self, path: str) -> dict[str, Any]:
         answer = httpx.get(self.url + path, timeout=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ class ScriptedGenerator(LocalGenerator):
     module = "support.scripted_service"
 
     def defaults(self, cache_dir: Path, name: str) -> dict[str, str]:
-        return {**super().defaults(cache_dir, name), "PYTHONPATH": str(TESTS)}
+        return {
+            **super().defaults(cache_dir, name),
+            "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent / "src"))),
+        }
 
 
 def _deploy_scripted(*args: Any) -> Any:
