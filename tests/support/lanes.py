@@ -15,23 +15,23 @@ from typing import Any
 # shared service are neighbours.
 LANES = {
     "vllm": (
-        "test_reasoner_answers.py",
-        "test_reasoner_deaths.py",
-        "test_rolling_restart.py",
-        "test_ports.py",
-        "test_recover.py",
-        "test_generator_service.py",
+        "e2e/test_reasoner_answers.py",
+        "e2e/test_reasoner_deaths.py",
+        "e2e/test_rolling_restart.py",
+        "e2e/test_ports.py",
+        "e2e/test_recover.py",
+        "e2e/test_generator_service.py",
     ),
     "doubles": (
-        "test_reasoner_faults.py",
-        "test_framework_double.py",
-        "test_guardrails.py",
-        "test_declared_applications.py",
-        "test_wire_compatibility.py",
-        "test_quickstart.py",
-        "test_golden_eval.py",
-        "test_live_check.py",
-        "test_generator_faults.py",
+        "e2e/test_reasoner_faults.py",
+        "e2e/test_framework_double.py",
+        "e2e/test_guardrails.py",
+        "e2e/test_declared_applications.py",
+        "e2e/test_wire_compatibility.py",
+        "e2e/test_quickstart.py",
+        "e2e/test_golden_eval.py",
+        "e2e/test_live_check.py",
+        "faults/test_generator_faults.py",
     ),
 }
 ORDER = [name for names in LANES.values() for name in names]
@@ -46,13 +46,18 @@ def workers() -> int:
 def scope(node_id: str) -> str:
     """What one worker runs in one go."""
     file = node_id.partition("::")[0]
-    return LANE_OF.get(PurePosixPath(file).name, file)
+    return LANE_OF.get(_place(file), file)
 
 
 def rank(node_id: str) -> int:
     """Lanes begin first: they take longest."""
-    name = PurePosixPath(node_id.partition("::")[0]).name
-    return ORDER.index(name) if name in LANE_OF else len(ORDER)
+    place = _place(node_id.partition("::")[0])
+    return ORDER.index(place) if place in LANE_OF else len(ORDER)
+
+
+def _place(file: str) -> str:
+    """Folder and name."""
+    return "/".join(PurePosixPath(file).parts[-2:])
 
 
 def scheduler(config: Any, log: Any) -> Any:
