@@ -125,15 +125,20 @@ def test_health_answers_at_once_while_a_batch_runs(generator: LocalGenerator, ht
     accepted = post(http, images("long", num_frames=25, num_steps=20), Prefer="respond-async")
     assert accepted.status_code == 202
     place = accepted.headers["location"]
-    slowest, looks = 0.0, 0
+    took: list[float] = []
     with Lateness() as machine:
+        began = time.perf_counter()
         while http.get(place).json()["state"] in ("queued", "running"):
             started = time.perf_counter()
             assert http.get("/health").status_code == 200
-            slowest, looks = max(slowest, time.perf_counter() - started), looks + 1
+            took.append(time.perf_counter() - started)
+        lasted = time.perf_counter() - began
     # The baseline takes as long as the batch. Ours took 67 ms at most in the benchmark; what a busy machine adds to
-    # everybody's waiting is measured here and taken off.
-    assert looks > 3 and slowest - machine.worst_s < 0.4, (slowest, machine.worst_s)
+    # everybody's waiting is measured here and taken off. A loop that blocks does so again and again, a machine's hiccup
+    # comes once or twice.
+    took.sort()
+    assert len(took) > 20 and took[len(took) * 9 // 10] - machine.worst_s < 0.2, (took, machine.worst_s)
+    assert took[-1] - machine.worst_s < lasted / 4, (took[-3:], lasted, machine.worst_s)
     assert http.get("/ready").status_code == 200
 
 

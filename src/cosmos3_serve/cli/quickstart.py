@@ -149,7 +149,7 @@ def _flags(workdir: Path) -> list[str]:
     return [
         *("--host", "127.0.0.1", "--port", "0", "--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails"),
         *("--device", "cpu", "--allowed-s3-roots", f"s3://{BUCKET}/inputs", "--output-path", str(workdir / "outputs")),
-        *("--max-batch-size", "4", "--batch-wait-timeout-s", "0.1", "--drain-timeout-s", "5"),
+        *("--max-batch-size", "4", "--batch-wait-timeout-s", "0.3", "--drain-timeout-s", "5"),
         *("--cache-dir", str(workdir / CACHE)),
     ]
 
