@@ -19,7 +19,7 @@ from measure.health import health
 from measure.machine import cores
 from measure.result import RESULTS, Section, report
 from measure.start import another_start, idle_section, start_section, started
-from measure.throughput import throughput
+from measure.throughput import throughput, throughput_apart
 
 from cosmos3_serve.generator.local import LocalGenerator
 
@@ -34,6 +34,7 @@ SHAPES = {
     "5-frame video, 10 steps": (8, CLIP),
     "5-frame video, 10 steps, four waves": (16, CLIP),
 }
+APART = {name: SHAPES[name] for name in ("image, 4 steps, eight waves", "5-frame video, 10 steps, four waves")}
 ENVIRON = {"NPA_COSMOS3_RAY_MAX_BATCH_SIZE": str(LIMIT), "NPA_COSMOS3_RAY_BATCH_WAIT_TIMEOUT_S": str(WINDOW_S)}
 ABOUT = "The tiny checkpoint: random weights, so the pictures mean nothing; the work around them is real."
 
@@ -45,12 +46,14 @@ def measure(base: Path, *, short: bool, artifact_bytes: int) -> list[Section]:
         starts = [started(service)]
         idle = idle_section(service, 3.0 if short else 10.0)
         with DirectEngine(base / "direct", cache, LIMIT) as direct:
-            ratio = throughput(service, direct, LIMIT, SHAPES, repeats=2 if short else 6)
+            ratios = [throughput(service, direct, LIMIT, SHAPES, repeats=2 if short else 6)]
+            if cores() > 1:
+                ratios.append(throughput_apart(service, direct, LIMIT, APART, repeats=2 if short else 6))
         joined = coalescing(service, LIMIT, WINDOW_S, arrivals=16 if short else 40, rate=4.0)
         long = {"num_frames": 25, "num_steps": 400}
         alive = health(service, cores(), 5.0 if short else 12.0, artifact_bytes, long)
     starts += [another_start(ENVIRON, cache) for _ in range(0 if short else 1)]
-    return [ratio, joined, alive, start_section(starts), idle]
+    return [*ratios, joined, alive, start_section(starts), idle]
 
 
 def main(argv: list[str] | None = None) -> int:

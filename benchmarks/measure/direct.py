@@ -42,6 +42,10 @@ class DirectEngine:
         )
         self._read()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def run(self, request_id: str, samples: list[dict[str, Any]]) -> dict[str, Any]:
         """The samples in waves of the limit, in order."""
         jobs = [_job(self.root, request_id, sample) for sample in samples]

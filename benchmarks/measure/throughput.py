@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
 from measure import load
+from measure.apart import apart
 from measure.direct import DirectEngine
-from measure.processes import cpu_s, tree
+from measure.processes import cpu_s, replica, tree
 from measure.result import Section, demand
 
 from cosmos3_serve.generator.local import LocalGenerator
@@ -24,6 +26,11 @@ NOTE = (
     "the service was full. CPU is that of the whole process tree. Overhead is the service's extra wall time per "
     "sample: what stays the same when a real model takes minutes. On a machine that others keep busy single "
     "repeats say little: a ratio above 1 is theirs, not ours."
+)
+APART = (
+    "The same, but the engine has one core to itself on either side and everything else the others. Above, engine and "
+    "service compete for the cores, and what the service's processes use is taken from the engine; where the engine is "
+    "on a GPU it is not."
 )
 
 
@@ -49,6 +56,21 @@ def throughput(
         rows.append(row)
     title = "Throughput through the service over the engine called directly"
     return Section(title, NOTE.format(limit=limit), rows, figures)
+
+
+def throughput_apart(
+    service: LocalGenerator,
+    direct: DirectEngine,
+    limit: int,
+    shapes: dict[str, tuple[int, dict[str, Any]]],
+    repeats: int,
+) -> Section:
+    """As `throughput`, the engine on a core of its own. Needs two cores."""
+    model = replica(service.pid, "model replica")
+    others = [pid for pid in tree(service.pid) if pid != model]
+    with apart([model, direct.pid], [*others, os.getpid()]):
+        measured = throughput(service, direct, limit, shapes, repeats)
+    return Section("The same, the engine on a core of its own", APART, measured.rows, measured.figures)
 
 
 def _told(title: str, count: int, pairs: list[dict[str, float]]) -> tuple[dict[str, Any], list[str]]:
