@@ -19,7 +19,7 @@ from measure.health import health
 from measure.machine import cores
 from measure.result import RESULTS, Section, report
 from measure.start import another_start, idle_section, start_section, started
-from measure.throughput import throughput, throughput_apart
+from measure.throughput import throughput
 
 from cosmos3_serve.generator.local import LocalGenerator
 
@@ -48,7 +48,7 @@ def measure(base: Path, *, short: bool, artifact_bytes: int) -> list[Section]:
         with DirectEngine(base / "direct", cache, LIMIT) as direct:
             ratios = [throughput(service, direct, LIMIT, SHAPES, repeats=2 if short else 6)]
             if cores() > 1:
-                ratios.append(throughput_apart(service, direct, LIMIT, APART, repeats=2 if short else 6))
+                ratios.append(throughput(service, direct, LIMIT, APART, repeats=2 if short else 6, set_apart=True))
         joined = coalescing(service, LIMIT, WINDOW_S, arrivals=16 if short else 40, rate=4.0)
         long = {"num_frames": 25, "num_steps": 400}
         alive = health(service, cores(), 5.0 if short else 12.0, artifact_bytes, long)

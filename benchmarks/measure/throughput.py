@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from measure.result import Section, demand
 
 from cosmos3_serve.generator.local import LocalGenerator
 
+Shapes = dict[str, tuple[int, dict[str, Any]]]
 HEADS = ["samples", "direct s", "service s", "ratio", "overhead ms/sample", "each repeat", "CPU s direct/service"]
 NOTE = (
     "Wall time of the same samples, the fastest repeat of each side, in the same waves of {limit}, direct and "
@@ -38,10 +40,28 @@ def throughput(
     service: LocalGenerator,
     direct: DirectEngine,
     limit: int,
-    shapes: dict[str, tuple[int, dict[str, Any]]],
+    shapes: Shapes,
     repeats: int,
+    *,
+    set_apart: bool = False,
 ) -> Section:
-    """Args: `shapes` is what is measured: name to how many samples a batch has, and their fields."""
+    """What each shape takes on either side.
+
+    Args:
+        shapes: name to how many samples a batch has, and their fields.
+        set_apart: the engine has a core to itself; needs two.
+    """
+    with _where(service, direct, set_apart):
+        rows, figures = _measured(service, direct, limit, shapes, repeats)
+    if set_apart:
+        return Section("The same, the engine on a core of its own", APART, rows, figures)
+    title = "Throughput through the service over the engine called directly"
+    return Section(title, NOTE.format(limit=limit), rows, figures)
+
+
+def _measured(
+    service: LocalGenerator, direct: DirectEngine, limit: int, shapes: Shapes, repeats: int
+) -> tuple[list[list[Any]], dict[str, Any]]:
     rows: list[list[Any]] = [HEADS]
     figures: dict[str, Any] = {}
     for name, (count, fields) in shapes.items():
@@ -54,23 +74,14 @@ def throughput(
         figures[name], row = _told(f"{count} × {name}", count, pairs)
         figures[name]["fields"] = fields
         rows.append(row)
-    title = "Throughput through the service over the engine called directly"
-    return Section(title, NOTE.format(limit=limit), rows, figures)
+    return rows, figures
 
 
-def throughput_apart(
-    service: LocalGenerator,
-    direct: DirectEngine,
-    limit: int,
-    shapes: dict[str, tuple[int, dict[str, Any]]],
-    repeats: int,
-) -> Section:
-    """As `throughput`, the engine on a core of its own. Needs two cores."""
+def _where(service: LocalGenerator, direct: DirectEngine, set_apart: bool) -> AbstractContextManager[None]:
+    if not set_apart:
+        return nullcontext()
     model = replica(service.pid, "model replica")
-    others = [pid for pid in tree(service.pid) if pid != model]
-    with apart([model, direct.pid], [*others, os.getpid()]):
-        measured = throughput(service, direct, limit, shapes, repeats)
-    return Section("The same, the engine on a core of its own", APART, measured.rows, measured.figures)
+    return apart([model, direct.pid], [os.getpid(), *(pid for pid in tree(service.pid) if pid != model)])
 
 
 def _told(title: str, count: int, pairs: list[dict[str, float]]) -> tuple[dict[str, Any], list[str]]:
