@@ -11,7 +11,7 @@ TORCH ?= 2.13.0
 #   make quickstart TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 ARGS ?=
-# Two lanes of tests that start services, and units beside them: tests/support/lanes.py.
+# Two lanes of tests that start services, then units, or beside them where there are cores: tests/support/lanes.py.
 PARALLEL ?= -n auto
 
 # A service is seven processes. Where this is set, each of them would compile torch and Ray anew at each start.
