@@ -40,7 +40,7 @@ LANE_OF = {name: lane for lane, names in LANES.items() for name in names}
 
 
 def workers() -> int:
-    """For `-n auto`: one a core, and on two cores one a lane. A third there is two minutes faster, and what two
+    """For `-n auto`: one a core, and on two cores one a lane. A third there is four minutes faster, and what two
     services and it take from each other shows in tests of time and memory."""
     return max(len(LANES), min(os.cpu_count() or 1, 6))
 
