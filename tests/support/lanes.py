@@ -12,8 +12,8 @@ import os
 from pathlib import PurePosixPath
 from typing import Any
 
-# In this order, one worker each; about equally long. vLLM begins one lane and ends the other, and the modules of one
-# shared service are neighbours.
+# In this order, one worker each. vLLM begins one lane and comes late in the other, and the modules of one shared
+# service are neighbours.
 LANES = {
     "vllm": (
         "e2e/test_reasoner_answers.py",
