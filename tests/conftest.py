@@ -29,6 +29,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: lanes.rank(item.nodeid))
 
 
+BEGUN = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    if hasattr(item.config, "workerinput") and not item.config.stash.get(BEGUN, False):
+        item.config.stash[BEGUN] = True
+        lanes.give_way(item.nodeid)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     return lanes.workers()

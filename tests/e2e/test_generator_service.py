@@ -208,15 +208,6 @@ def test_raw_requests_that_no_library_sends(generator: LocalGenerator) -> None:
 # ---- crash and shutdown --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def own(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A service that the test may break."""
-    env = {"NPA_COSMOS3_RAY_OUTPUT_DIR": str(tmp_path / "outputs"), "COSMOS3_DRAIN_TIMEOUT_S": "20"}
-    service = LocalGenerator(env, shared_cache(tmp_path_factory))
-    with service:
-        yield service
-
-
 @pytest.mark.slow
 def test_a_wedged_replica_is_replaced_and_readiness_says_so(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
@@ -251,7 +242,9 @@ def all_gone(processes: list[reaper.Process], within_s: float) -> bool:
 
 
 @pytest.mark.timeout(600)  # three starts, one of them after a kill: minutes on a busy machine
-def test_kill_then_restart_then_drain(own: LocalGenerator) -> None:
+def test_kill_then_restart_then_drain(generator: LocalGenerator) -> None:
+    """The shared service, which ends here."""
+    own = generator
     with client(own) as http:
         # A replica that dies in the middle of a batch: its samples run again, the caller sees nothing of it.
         place = post(http, images("survivor", num_frames=25, num_steps=24), Prefer="respond-async").headers["location"]
@@ -264,7 +257,7 @@ def test_kill_then_restart_then_drain(own: LocalGenerator) -> None:
         assert http.get(place).json()["state"] == "succeeded"
 
         # SIGKILL of the whole service, with a batch running: helpers end by themselves.
-        post(http, images("lost", num_frames=25, num_steps=400), Prefer="respond-async")
+        lost = post(http, images("lost", num_frames=25, num_steps=400), Prefer="respond-async").headers["location"]
         time.sleep(0.5)
     port = own.url.rsplit(":", 1)[1]
     family = descendants(own)
@@ -281,9 +274,8 @@ def test_kill_then_restart_then_drain(own: LocalGenerator) -> None:
     own.wait_ready()
     assert own.url == url
     with client(own) as http:
-        assert http.get(place).json()["state"] == "succeeded"
-        states = {b["request_id"]: b["state"] for b in http.get("/v1/batches").json()["batches"]}
-        assert sorted(states.values()) == ["failed", "succeeded"]
+        assert [http.get(batch).json()["state"] for batch in (place, lost)] == ["succeeded", "failed"]
+        assert [s["code"] for s in http.get(lost).json()["samples"]] == ["interrupted"]
 
         # SIGTERM: the running sample ends and its caller gets it, nothing new is taken, every process goes.
         answers: list[httpx.Response] = []

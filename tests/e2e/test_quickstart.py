@@ -12,6 +12,9 @@ import pytest
 from PIL import Image
 from support.fleet import need_engine, until
 from support.processes import left_after, marked, new_mark
+from support.tiny import with_tiny
+
+from cosmos3_serve.cli import quickstart
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 KEYS = {"publication", "provenance", "samples", "artifacts", "contact_sheet", "engine", "weights", "seconds"}
@@ -150,6 +153,8 @@ def test_nothing_keeps_running(done) -> None:
 @pytest.mark.parametrize("moment", ["generator service", "ready at"])
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, moment: str) -> None:
     mark = new_mark()
+    quickstart.prepare(tmp_path / "work")
+    with_tiny(tmp_path / "work" / quickstart.CACHE)
     process = started(command(tmp_path / "work", "--json"), mark)
     for line in process.stderr:
         if moment in line:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 SAMPLES = [*images("still", num_steps=2), *images("clip", num_frames=5, num_steps=2, seed=11)]
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[LocalS3]:
-    with LocalS3() as server:
-        server.create_bucket("recover")
-        yield server
-
-
 @pytest.fixture
-def attempt(generator: LocalGenerator, s3: LocalS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def attempt(generator: LocalGenerator, s3_server: LocalS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The first attempt's journal: inference done, the answer damaged on the way, nothing published."""
-    for name, value in s3.environ.items():
+    for name, value in s3_server.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("NPA_COSMOS3_RAY_TOKEN", generator.token)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -57,7 +49,7 @@ def kept(journal: Any) -> dict[str, bytes]:
 
 
 def test_recovered_from_the_ledger_and_from_a_copy(
-    generator: LocalGenerator, s3: LocalS3, attempt: Any, tmp_path: Path
+    generator: LocalGenerator, s3_server: LocalS3, attempt: Any, tmp_path: Path
 ) -> None:
     request_id, before = attempt.run.request_id, kept(attempt)
     with client(generator) as http:
@@ -73,7 +65,7 @@ def test_recovered_from_the_ledger_and_from_a_copy(
     assert from_ledger is not None and from_copy is not None
 
     seen = {
-        place: verify_publication("recover", place, s3.environ, tmp_path / "read" / place, status="recovered")
+        place: verify_publication("recover", place, s3_server.environ, tmp_path / "read" / place, status="recovered")
         for place in ("ledger", "copy")
     }
     assert (tmp_path / "read" / "ledger" / "response.json").read_bytes() == true_response
@@ -95,7 +87,7 @@ def test_recovered_from_the_ledger_and_from_a_copy(
     with client(generator) as http:
         assert len(http.get("/v1/batches").json()["batches"]) == batches, "nothing was generated again"
 
-    made = build_review(["s3://recover/ledger/", "s3://recover/copy/"], tmp_path / "review", environ=s3.environ)
+    made = build_review(["s3://recover/ledger/", "s3://recover/copy/"], tmp_path / "review", environ=s3_server.environ)
     assert made.samples == 4
 
     (copy / request_id / "still" / "sample_args.json").write_text(
@@ -107,7 +99,7 @@ def test_recovered_from_the_ledger_and_from_a_copy(
 
 
 def test_a_copy_of_the_whole_root_holds_the_ledger(
-    generator: LocalGenerator, s3: LocalS3, attempt: Any, tmp_path: Path
+    generator: LocalGenerator, s3_server: LocalS3, attempt: Any, tmp_path: Path
 ) -> None:
     request_id = attempt.run.request_id
     order = RecoverOrder(request_id=request_id, source=str(generator.output_root), output_path="s3://recover/whole/")
@@ -116,4 +108,4 @@ def test_a_copy_of_the_whole_root_holds_the_ledger(
     assert (manifest["recovery"]["response"], manifest["weights"]) == ("ledger", "random")
     checked = {native["role"]: native["checked_against"] for native in manifest["recovery"]["natives"]}
     assert checked == {"args": "nothing", "outputs": "nothing", "artifact": "ledger"}
-    verify_publication("recover", "whole", s3.environ, tmp_path / "read", status="recovered")
+    verify_publication("recover", "whole", s3_server.environ, tmp_path / "read", status="recovered")

@@ -1,6 +1,7 @@
-"""Rolling restarts under load, on real Ray: no failed request, sessions move once, what takes a minute survives.
+"""A rolling restart of the reasoner under load, on real Ray: no failed request, sessions move once, an answer of a
+minute survives. The generator's restart is in tests/faults/test_generator_restart.py.
 
-The engines are doubles (`stub_engine.py`, `scripted_engine.py`): what is tried is who is asked, and when whom ends.
+The engine is a double (`stub_engine.py`): what is tried is who is asked, and when whom ends.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -21,12 +20,10 @@ from typing import Any
 
 import httpx
 import pytest
-from support.faults import sample
-from support.fleet import fake_engine, until
+from support.fleet import fake_engine
 from support.gateway import CHAT, text
 from support.processes import left_after, new_mark
-from support.scripted_service import ScriptedGenerator
-from support.service import client, shared_cache
+from support.service import shared_cache
 
 from cosmos3_serve.reasoner.local import LocalReasoner
 
@@ -37,9 +34,6 @@ MINUTE_S = 60
 BUSY_S, QUIET_S = 0.1, 1.0  # a session's pause between an answer and the next question
 LINGERED_S = 8.0  # a gateway that has nothing to answer is gone by then
 RENEWED_S = 540.0  # four processes start one after another, and a minute's answer is waited for
-
-
-# ---- the reasoner --------------------------------------------------------------------------------------------------
 
 
 class Fleet(LocalReasoner):
@@ -195,59 +189,3 @@ async def test_replicas_and_gateways_are_renewed_under_load(fleet: Fleet, tmp_pa
     fleet.terminate()
     assert await asyncio.to_thread(fleet.wait, 120) == 0
     assert left_after(fleet.mark) == {}
-
-
-# ---- the generator -------------------------------------------------------------------------------------------------
-
-
-def test_a_generation_of_a_minute_survives_the_restart_and_what_waits_goes_on_after_it(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The client is the product's command, and knows nothing of the restart."""
-    environ = {
-        "NPA_COSMOS3_RAY_OUTPUT_DIR": str(tmp_path / "outputs"),
-        "NPA_COSMOS3_RAY_MAX_BATCH_SIZE": "1",
-        "COSMOS3_DRAIN_TIMEOUT_S": "100",
-    }
-    service = ScriptedGenerator(environ, shared_cache(tmp_path_factory))
-    batch = tmp_path / "batch.json"
-    samples = [sample("minute", "pace=2", steps=MINUTE_S // 2), sample("waits"), sample("waits-too")]
-    batch.write_text(json.dumps({"samples": samples, "request_id": "over-the-restart"}))
-    with service:
-        service.environ["NPA_COSMOS3_RAY_PORT"] = service.url.rsplit(":", 1)[1]
-        command = [
-            *(sys.executable, "-m", "cosmos3_serve.cli.main", "ray-batch", "--input-path", str(batch)),
-            *("--output-path", str(tmp_path / "published"), "--endpoint", service.url, "--timeout", "600"),
-            *(
-                "--expected-revision",
-                service.ready["framework_revision"],
-                "--journal-dir",
-                str(tmp_path / "journal"),
-                "--json",
-            ),
-        ]
-        submitted = subprocess.Popen(
-            command, env={**os.environ, **service.environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        try:
-            with client(service) as http:
-                view = lambda: http.get("/v1/batches/over-the-restart").json()["samples"]  # noqa: E731
-                until(lambda: view()[0].get("step"), 120)
-                began = time.monotonic()
-                service.terminate()
-                until(lambda: service.exit_code is not None, 180)
-            drained = time.monotonic() - began
-            assert service.exit_code == 0
-            assert drained > MINUTE_S / 2, "it waited for the sample that ran"
-            assert submitted.poll() is None, "the client is still there"
-            service.launch().wait_ready()
-            out, err = submitted.communicate(timeout=240)
-        finally:
-            submitted.kill()
-    assert submitted.returncode == 0, err[-3000:]
-    manifest = json.loads((tmp_path / "published" / "provenance.json").read_text())
-    assert manifest["status"] == "completed"
-    runs = (tmp_path / "runs.log").read_text().split()
-    asked = [key.rpartition("/")[2] for key in runs if key.startswith("over-the-restart/")]
-    assert sorted(asked) == ["minute", "waits", "waits-too"], "each ran once"
-    print(f"drained in {drained:.0f} s; {out[:80]}")

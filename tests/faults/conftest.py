@@ -31,7 +31,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, small_disk: Path | None) ->
     environ = {
         "NPA_COSMOS3_RAY_OUTPUT_DIR": str(base / "outputs"),
         "NPA_COSMOS3_RAY_BATCH_WAIT_TIMEOUT_S": "0.3",
-        "COSMOS3_DRAIN_TIMEOUT_S": "5",
+        "COSMOS3_DRAIN_TIMEOUT_S": "100",
     }
     with Faulty(environ, shared_cache(tmp_path_factory)) as service:
         yield service

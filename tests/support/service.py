@@ -1,23 +1,20 @@
-"""One real service for many tests: Ray, Serve, the tiny checkpoint (random weights), started once a session."""
+"""What tests that talk to a generator service share."""
 
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from support.tiny import with_tiny
 
 from cosmos3_serve.generator.local import LocalGenerator
 
 
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all tests that start services, so that the tiny checkpoint is built once."""
-    given = os.environ.get("COSMOS3_TEST_CACHE")
-    path = Path(given) if given else tmp_path_factory.getbasetemp() / "cosmos3-cache"
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+    """One cache for all tests that start services, with the tiny checkpoint in it."""
+    path = tmp_path_factory.getbasetemp() / "cosmos3-cache"
+    return path if path.exists() else with_tiny(path)
 
 
 def client(service: LocalGenerator, **options: Any) -> httpx.Client:
@@ -54,11 +51,3 @@ class Figures:
                     found[float(match[1])] = int(here - before)
                 before = here
         return found
-
-
-def service_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalGenerator]:
-    """For a session-scoped fixture: `yield from service_fixture(tmp_path_factory)`."""
-    # On a busy machine the samples of one request reach the model replica more than the usual 50 ms apart.
-    environ = {"COSMOS3_MAX_BODY_BYTES": "200000", "NPA_COSMOS3_RAY_BATCH_WAIT_TIMEOUT_S": "0.3"}
-    with LocalGenerator(environ, shared_cache(tmp_path_factory)) as service:
-        yield service
