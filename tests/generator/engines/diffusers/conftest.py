@@ -3,6 +3,7 @@
 import pytest
 from support import media
 from support.engine import make_engine
+from support.vae import remembering
 
 
 @pytest.fixture(scope="session")
@@ -12,8 +13,9 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def engine(root):
+    """Encodes and decodes the same content once; what is about that makes an engine of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        yield make_engine(root, patch)
+        yield remembering(make_engine(root, patch))
 
 
 @pytest.fixture(scope="session")

@@ -5,38 +5,20 @@ no bit; packed come what may, as on CUDA, equal shapes must have the same bits o
 1e-5.
 """
 
-import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from support.engine import latents, make_engine, make_job
 from support.modes import MODES, PROMPTS, case, same
+from support.vae import remembering
 
 
 @pytest.fixture(scope="session")
 def packed(root):
     """One block a step whatever it does to the bytes."""
     with pytest.MonkeyPatch.context() as patch:
-        yield make_engine(root, patch, packing="wave")
-
-
-@contextmanager
-def encoded_once(engine: Any) -> Iterator[None]:
-    """The same pixels go through this engine's VAE once: that is what most of a sample's CPU is spent on."""
-    real, known = engine._tools.codec.encode, {}
-
-    def encode(pixels: torch.Tensor) -> torch.Tensor:
-        key = tuple(pixels.shape), hashlib.sha256(pixels.numpy().tobytes()).digest()
-        if key not in known:
-            known[key] = real(pixels)
-        return known[key].clone()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine._tools.codec, "encode", encode)
-        yield
+        yield remembering(make_engine(root, patch, packing="wave"))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -49,8 +31,7 @@ def test_every_mode_alone_and_in_a_wave_of_four(engine, packed, root, files, mod
     alone = [latents(engine, job)[0] for job in jobs(sorted(order))]
     assert not same(alone[0], alone[1])
     for packing, together in (("default", engine), ("packed", packed)):
-        with encoded_once(packed):  # media are encoded sample by sample in either packing; by the default one they were
-            results = latents(together, *jobs(order))
+        results = latents(together, *jobs(order))
         for index, result in zip(order, results, strict=True):
             assert same(result, alone[index]), f"sample {index} differs in a wave, {packing}"
 

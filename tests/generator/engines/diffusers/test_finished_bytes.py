@@ -6,7 +6,7 @@ Source: rulings, generator 3. Of latents, `test_bytes` says the same of every mo
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from support.engine import fingerprint, generate, latents, make_job
+from support.engine import fingerprint, generate, latents, make_engine, make_job
 from support.modes import PROMPTS, case, same
 
 
@@ -46,8 +46,9 @@ def test_finished_files_of_a_transfer_and_an_action(engine, root, files):
         assert prints[0] == prints[1]
 
 
-def test_finishing_beside_the_next_wave(engine, root, files):
+def test_finishing_beside_the_next_wave(root, files, monkeypatch):
     """Decoding and encoding media share the VAE's weights with preparing the next wave, but no state."""
+    engine = make_engine(root, monkeypatch)  # its VAE remembers nothing
     first = [
         make_job(root, f"f{i}", request_id="calm", seed=i, prompt="x", **case("image2video", files)) for i in range(2)
     ]
