@@ -9,10 +9,9 @@ from typing import Any
 import httpx._transports.default as httpx_transports
 import pytest
 from hypothesis import HealthCheck, settings
+from kubernetes_validate import utils as kubernetes_schemas
 from support import lanes
 from support.s3 import LocalS3
-
-from cosmos3_serve.service.memory import freeze_started
 
 # How long an example takes is the machine's affair: two lanes of tests and their services share two cores.
 settings.register_profile("shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -21,6 +20,9 @@ settings.load_profile("shared-machine")
 # httpx reads all of the world's certificates for every client that it makes, though it only talks to loopback: 25 ms of
 # CPU, a third of what the gateway's tests took. A TLS context may be shared.
 httpx_transports.create_ssl_context = functools.cache(httpx_transports.create_ssl_context)
+
+# And kubernetes-validate reads all of Kubernetes' definitions for every object that it checks, 10 ms, and changes none.
+kubernetes_schemas.schema_contents = functools.cache(kubernetes_schemas.schema_contents)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,8 +59,8 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
+        gc.freeze()  # first: to enable is to look through everything at once
         gc.enable()
-        freeze_started()
 
 
 @pytest.fixture(scope="session")

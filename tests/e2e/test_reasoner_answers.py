@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import psutil
 import pytest
 from support.gateway import CHAT, about, text, world
@@ -73,6 +72,8 @@ def distance(one: dict[str, float], other: dict[str, float]) -> float:
 
 
 async def test_the_openai_client_asks_about_a_video(reasoner: RealFleet) -> None:
+    import openai  # a second of CPU, for this worker alone
+
     client = openai.AsyncOpenAI(base_url=f"{reasoner.url}/v1", api_key=TOKENS["one"])
     messages: Any = about(video(900))["messages"]
     whole = await client.chat.completions.create(

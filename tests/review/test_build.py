@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,18 @@ from cosmos3_serve.review import paint, recording, tile
 from cosmos3_serve.review.build import build_review
 from cosmos3_serve.review.contact_sheet import Grid
 
-rrd = pytest.importorskip("rerun.chunk", reason="the extra `review` is not installed")
+if find_spec("rerun") is None:
+    pytest.skip("the extra `review` is not installed", allow_module_level=True)
+
+
+def reader(path: Path | None) -> Any:
+    from rerun.chunk import RrdReader  # most of a second of CPU, for this worker alone
+
+    return RrdReader(str(path))
 
 
 def chunks(path: Path) -> list[Any]:
-    return list(rrd.RrdReader(str(path)).stream())
+    return list(reader(path).stream())
 
 
 def read(path: Path, entity: str, column: str) -> Any:
@@ -93,7 +101,7 @@ def test_ids_depend_on_the_publications_alone(tmp_path: Path) -> None:
     stores = []
     for place in ("one", "two"):
         made = build_review([str(tmp_path / "a")], tmp_path / place)
-        (store,) = rrd.RrdReader(str(made.recording)).recordings()
+        (store,) = reader(made.recording).recordings()
         stores.append((store.application_id, store.recording_id))
         timelines = {name for chunk in chunks(tmp_path / place / "review.rrd") for name in chunk.timeline_names}
         assert not timelines & {"log_time", "log_tick"}
@@ -101,7 +109,7 @@ def test_ids_depend_on_the_publications_alone(tmp_path: Path) -> None:
     assert stores[0][0] == recording.APPLICATION
     write_publication(tmp_path / "a", [sample("still", IMAGE, seed=18)])
     made = build_review([str(tmp_path / "a")], tmp_path / "three")
-    assert rrd.RrdReader(str(made.recording)).recordings()[0].recording_id != stores[0][1]
+    assert reader(made.recording).recordings()[0].recording_id != stores[0][1]
 
 
 def test_many_publications_from_disk_and_s3(s3_server: LocalS3, tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def rewritten(data: bytes, suffix: str, *options: str, before: tuple[str, ...] =
         return target.read_bytes()
 
 
+@functools.cache
 def av1(suffix: str, *, size: tuple[int, int] = (192, 128)) -> bytes:
     """An AV1 clip from libaom in a process of its own. PyAV brings only SVT-AV1, which, run as root, makes the calling
     thread SCHED_FIFO 99 for good: all that the test process then starts inherits it and starves the machine."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from cosmos3_serve.deploy.kube.base import KubeObject
 from cosmos3_serve.deploy.values import PLACEHOLDER
-from cosmos3_serve.deploy.yamltext import to_yaml
+from cosmos3_serve.deploy.yamltext import comment, to_yaml
 
 # In the order in which they are applied.
 PARTS = ("model-cache", "deploy", "overlay", "perf", "batch")
@@ -33,7 +33,7 @@ class ManifestFile:
         body = to_yaml(self.documents)
         if PLACEHOLDER in body:
             head += f"\n{PLACEHOLDER}…: what you must set (`--set`, or here); --check refuses the file until then."
-        return to_yaml(self.documents, heading=head.strip())
+        return comment(head.strip()) + body
 
 
 def file(path: str, part: str, objects: Sequence[KubeObject], command: str = "") -> ManifestFile:

@@ -40,8 +40,12 @@ def to_yaml(documents: Iterable[Mapping[str, Any]], *, heading: str = "") -> str
         yaml.dump(dict(document), Dumper=Dumper, sort_keys=False, width=WIDTH, allow_unicode=True)
         for document in documents
     ]
-    head = "".join(f"# {line}\n" if line else "#\n" for line in heading.splitlines())
-    return head + "---\n".join(parts)
+    return comment(heading) + "---\n".join(parts)
+
+
+def comment(text: str) -> str:
+    """Lines for the top of a file; nothing for an empty text."""
+    return "".join(f"# {line}\n" if line else "#\n" for line in text.splitlines())
 
 
 def from_yaml(text: str, where: str) -> list[dict[str, Any]]:

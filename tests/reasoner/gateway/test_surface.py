@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from support import clips
 from support.asgi import Exchange
@@ -250,6 +249,8 @@ async def test_an_image_is_a_file_too(tmp_path: Path) -> None:
 
 
 async def test_the_openai_client_works_unchanged(tmp_path: Path) -> None:
+    import openai  # a second of CPU, for this worker alone
+
     async with world(tmp_path, replicas=1) as here:
         client = openai.AsyncOpenAI(base_url=f"{here.url}/v1", api_key=TOKEN, max_retries=0)
         messages: Any = about(data_url(video()))["messages"]

@@ -1,5 +1,6 @@
 """Every kind of file gets the right answer or the right refusal. In this process, over the worker's own function."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,20 +60,20 @@ def test_what_replicas_decode_passes_as_it_is(tmp_path: Path, suffix: str, codec
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    ("made", "reason"),
     [
-        (clips.av1("mp4"), "cannot decode av1"),
-        (clips.av1("webm"), "cannot decode av1"),
-        (clips.clip("ts", "mpeg2video", fps=25), "cannot seek in mpegts"),
-        (clips.turned(clips.clip(), clips.MIRROR), "mirrored"),
-        (clips.variable(), "variable"),
-        (clips.variable("mkv"), "variable"),
-        (clips.variable("webm", "libvpx-vp9"), "variable"),
+        (lambda: clips.av1("mp4"), "cannot decode av1"),
+        (lambda: clips.av1("webm"), "cannot decode av1"),
+        (lambda: clips.clip("ts", "mpeg2video", fps=25), "cannot seek in mpegts"),
+        (lambda: clips.turned(clips.clip(), clips.MIRROR), "mirrored"),
+        (lambda: clips.variable(), "variable"),
+        (lambda: clips.variable("mkv"), "variable"),
+        (lambda: clips.variable("webm", "libvpx-vp9"), "variable"),
     ],
     ids=["av1.mp4", "av1.webm", "mpeg2.ts", "mirrored", "vfr.mp4", "vfr.mkv", "vfr.webm"],
 )
-def test_what_replicas_get_wrong_is_normalised(tmp_path: Path, data: bytes, reason: str) -> None:
-    found = passed(tmp_path, data)
+def test_what_replicas_get_wrong_is_normalised(tmp_path: Path, made: Callable[[], bytes], reason: str) -> None:
+    found = passed(tmp_path, made())
     served = found["served"]
     assert reason in served["normalised"][0]
     copy = (tmp_path / "out").read_bytes()
