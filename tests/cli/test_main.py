@@ -32,6 +32,15 @@ def test_every_command_explains_itself(path: list[str], capsys: pytest.CaptureFi
     assert len(text.splitlines()[2].strip()) > 10, "the first line says what it does"
 
 
+def test_a_command_line_makes_only_the_commands_that_it_names() -> None:
+    app = main.build()
+    everything = paths(app)
+    assert paths(main._narrowed(app, ["deploy", "render"])) == [["deploy", "render"]]
+    assert paths(main._narrowed(app, ["deploy"])) == [path for path in everything if path[0] == "deploy"]
+    assert paths(main._narrowed(app, ["version"])) == [["version"]]
+    assert paths(app) == everything
+
+
 def test_npa_is_the_same_tree(capsys: pytest.CaptureFixture[str]) -> None:
     ours, theirs = paths(main.build()), paths(main.build_npa())
     shared = [path for path in ours if path[0] in main.SHARED]
