@@ -11,7 +11,7 @@ TORCH ?= 2.13.0
 #   make quickstart TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 ARGS ?=
-# Two lanes of tests that start services, then units, or beside them where there are cores: tests/support/lanes.py.
+# Two lanes of tests that start services, and units in what they leave of the cores: tests/support/lanes.py.
 PARALLEL ?= -n auto
 
 # A service is seven processes. Where this is set, each of them would compile torch and Ray anew at each start.
@@ -25,7 +25,7 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint cons
 INSTALLED := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(VENV)/.quickstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test slow check lint unit bench setup setup-reasoner reasoner-for-tests docs recipes clean
+.PHONY: help quickstart test slow check lint style unit bench setup setup-reasoner reasoner-for-tests docs recipes clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,18 +37,23 @@ ifeq ($(findstring --no-reasoner,$(ARGS))$(COSMOS3_VLLM_PYTHON),)
 endif
 	@$(BIN)/cosmos3 quickstart $(ARGS)
 
-test: lint reasoner-for-tests ## everything: lint, types, units, real Ray, a real S3 API, real vLLM, the quickstart
-	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS)
+# Types are checked beside the tests: half a minute on one core.
+test: style reasoner-for-tests ## everything: lint, types, units, real Ray, a real S3 API, real vLLM, the quickstart
+	@nice -n 5 $(BIN)/mypy --no-color-output >$(VENV)/mypy.log 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS); tests=$$?; \
+	wait $$types || tests=$$?; cat $(VENV)/mypy.log; exit $$tests
 
 slow: reasoner-for-tests ## the long lane, which `make test` leaves out: large files, 200 kills, long simulations
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 check: lint unit ## lint, types and the fast tests only
 
-lint: $(VENV)/.dev
+lint: style
+	$(BIN)/mypy
+
+style: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks containers docs hatch_build.py
 	$(BIN)/ruff format --check src tests benchmarks containers docs hatch_build.py
-	$(BIN)/mypy
 
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow and not e2e" $(PARALLEL) $(ARGS)

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 SESSIONS = [f"session-{number}" for number in range(6)]
 MINUTE_S = 60
-BUSY_S, QUIET_S = 0.1, 1.0  # a session's pause between an answer and the next question
+BUSY_S, QUIET_S = 0.2, 1.0  # a session's pause between an answer and the next question
 LINGERED_S = 8.0  # a gateway that has nothing to answer is gone by then
 RENEWED_S = 540.0  # four processes start one after another, and a minute's answer is waited for
 
