@@ -1,9 +1,12 @@
-"""Freed buffers stay with the process: the next body finds its pages in place."""
+"""Freed buffers stay with the process: the next body finds its pages in place. Loading modules collects nothing."""
 
+import gc
 import subprocess
 import sys
 
 import pytest
+
+from cosmos3_serve.service.memory import uncollected
 
 FAULTS = """
 import resource, sys
@@ -31,3 +34,19 @@ def test_bodies_of_megabytes_cost_few_page_faults() -> None:
         pytest.skip("this C library has no mallopt")
     assert count < 50 * 10
     assert count < faults("as it is")[1]
+
+
+def test_nothing_is_collected_while_modules_load() -> None:
+    running = gc.isenabled()
+    try:
+        gc.enable()
+        with pytest.raises(ImportError), uncollected():
+            assert not gc.isenabled()
+            raise ImportError
+        assert gc.isenabled()
+        gc.disable()
+        with uncollected():
+            pass
+        assert not gc.isenabled()  # who turned it off before keeps it off
+    finally:
+        (gc.enable if running else gc.disable)()

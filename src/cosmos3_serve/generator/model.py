@@ -10,10 +10,12 @@ from typing import Any
 
 from ray import serve
 
+from cosmos3_serve.generator.engines.diffusers.lean import import_lean
 from cosmos3_serve.generator.engines.job import EngineJob
 from cosmos3_serve.generator.hardware import admit_target
 from cosmos3_serve.generator.worker import Call, EngineWorker
 from cosmos3_serve.service import logs
+from cosmos3_serve.service.memory import uncollected
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
 from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
@@ -42,8 +44,11 @@ class ModelReplica:
 
     def __init__(self, settings: GeneratorSettings, checkpoint: Checkpoint, guardrails: GuardrailFiles | None) -> None:
         logs.configure(settings.log_level)
-        from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
-        from cosmos3_serve.generator.engines.diffusers.loader import capabilities, pick_device
+        with uncollected():
+            if guardrails is None:  # their packages want all of transformers
+                import_lean()
+            from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
+            from cosmos3_serve.generator.engines.diffusers.loader import capabilities, pick_device
 
         admit_target(settings, capabilities(pick_device(settings.device)))
         self._root = Path(settings.output_path)

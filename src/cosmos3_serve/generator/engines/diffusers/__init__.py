@@ -1,6 +1,7 @@
 """The diffusers engine: Cosmos3's components from diffusers under our own batched denoise loop.
 
 engine      DiffusersEngine: info, denoise (one wave), finish (one sample)
+lean        what a replica imports of diffusers, and what not
 loader      components from a checkpoint onto a device
 prompt      text to token ids
 positions   where text, vision and action tokens lie in time and space
