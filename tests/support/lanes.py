@@ -26,11 +26,11 @@ LANES = {
         "e2e/test_guardrails.py",
         "e2e/test_golden_eval.py",
         "e2e/test_live_check.py",
+        "e2e/test_framework_double.py",
     ),
     "doubles": (
         "e2e/test_reasoner_faults.py",
         "e2e/test_rolling_restart.py",
-        "e2e/test_framework_double.py",
         "e2e/test_quickstart.py",
         "faults/test_generator_faults.py",
         "faults/test_generator_restart.py",
