@@ -5,6 +5,8 @@ from support import media
 from support.engine import make_engine
 from support.vae import remembering
 
+from cosmos3_serve.contract.sizes import SIZES
+
 
 @pytest.fixture(scope="session")
 def root(tmp_path_factory):
@@ -16,6 +18,12 @@ def engine(root):
     """Encodes and decodes the same content once; what is about that makes an engine of its own."""
     with pytest.MonkeyPatch.context() as patch:
         yield remembering(make_engine(root, patch))
+
+
+@pytest.fixture
+def small_canvas(monkeypatch):
+    """A quarter of the contract's smallest picture: nine tenths of the CPU is the VAE's, and that goes by the pixel."""
+    monkeypatch.setitem(SIZES["256"], "16,9", (160, 96))
 
 
 @pytest.fixture(scope="session")

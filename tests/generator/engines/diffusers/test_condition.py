@@ -7,24 +7,22 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.engine import components, make_job
+from support.engine import make_job
 from support.media import frames
 
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.contract.sizes import SIZES
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.engines.actions import DOMAIN_IDS
-from cosmos3_serve.generator.engines.diffusers.codec import Codec
-from cosmos3_serve.generator.engines.diffusers.condition import Conditioner, _fit
+from cosmos3_serve.generator.engines.diffusers.condition import _fit
 from cosmos3_serve.generator.engines.media import read_media
 
 ACTION = {"domain_name": "bridge_orig_lerobot", "action_chunk_size": 4, "prompt": "x"}
 
 
 @pytest.fixture(scope="module")
-def conditioner():
-    parts = components()
-    return Conditioner(parts, Codec(parts.vae, parts.device))
+def conditioner(engine):
+    return engine._tools.conditioner
 
 
 def sample(root: Any, changes: dict[str, Any] | None = None, **fields: Any) -> ResolvedSample:

@@ -1,13 +1,43 @@
-"""Same bytes of finished files, in every slot of a wave and whatever is decoded and encoded beside them.
+"""Same bytes of finished files: in every slot of a wave, whatever is decoded and encoded beside them, and where their
+media were decoded before their turn.
 
 Source: rulings, generator 3. Of latents, `test_bytes` says the same of every mode.
 """
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
 
+import pytest
 from support.engine import fingerprint, generate, latents, make_engine, make_job
-from support.modes import PROMPTS, case, same
+from support.modes import MODES, PROMPTS, case, same
+
+from cosmos3_serve.generator.engines import ahead
+
+
+@pytest.fixture(scope="module")
+def sample(root, files):
+    """A mode's sample, as a job of any request."""
+
+    def job(mode: str, request: str) -> Any:
+        fields = {**case(mode, files), **({"max_frames": 6} if mode == "transfer" else {})}  # two chunks
+        return make_job(root, mode, request_id=request, prompt="x", seed=3, **fields)
+
+    return job
+
+
+@pytest.fixture(scope="module")
+def solo(engine, sample):
+    """What files a mode's sample has that was generated alone, its media read in its turn; generated once."""
+
+    @cache
+    def files(mode: str) -> dict[str, str]:
+        [result] = generate(engine, sample(mode, "solo"))
+        assert result.error is None and result.wave.inference_batch == 1
+        return fingerprint(sample(mode, "solo"))
+
+    return files
 
 
 def test_files_alone_and_in_every_slot_of_a_wave(engine, root):
@@ -34,31 +64,48 @@ def test_files_alone_and_in_every_slot_of_a_wave(engine, root):
         assert [fingerprint(job) for job in again] == [alone[i] for i in order]
 
 
-def test_finished_files_of_a_transfer_and_an_action(engine, root, files):
-    for mode in ("transfer", "wam"):
-        prints = []
-        for request, company in (("solo", []), ("shared", ["text2image"])):
-            fields = {**case(mode, files), **({"max_frames": 6} if mode == "transfer" else {})}  # two chunks
-            job = make_job(root, mode, request_id=request, prompt="x", seed=3, **fields)
-            others = [make_job(root, m, request_id=request, prompt="y", **case(m, files)) for m in company]
-            generate(engine, *others, job)
-            prints.append(fingerprint(job))
-        assert prints[0] == prints[1]
+@pytest.mark.parametrize("mode", ["transfer", "wam"])
+def test_finished_files_of_a_transfer_and_an_action_in_company(engine, root, files, sample, solo, mode):
+    other = make_job(root, "other", request_id="shared", prompt="y", **case("text2image", files))
+    results = generate(engine, other, sample(mode, "shared"))
+    assert [result.wave.inference_batch for result in results] == [2, 2]
+    assert fingerprint(sample(mode, "shared")) == solo(mode)
+
+
+@pytest.mark.parametrize("mode", [m for m in MODES if not m.startswith("text")])
+def test_media_decoded_before_the_turn_change_no_byte_and_are_not_decoded_in_it(
+    engine, sample, solo, mode, monkeypatch
+):
+    expected, early = solo(mode), sample(mode, "ahead")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(engine.load, early).result(60)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("decoded on the thread that denoises")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ahead, "read_media", refuse)
+        generate(engine, early)
+    engine.unload(early)
+    assert fingerprint(early) == expected
+    assert engine._ahead.used_bytes == 0
 
 
 def test_finishing_beside_the_next_wave(root, files, monkeypatch):
     """Decoding and encoding media share the VAE's weights with preparing the next wave, but no state."""
     engine = make_engine(root, monkeypatch)  # its VAE remembers nothing
-    first = [
-        make_job(root, f"f{i}", request_id="calm", seed=i, prompt="x", **case("image2video", files)) for i in range(2)
-    ]
+
+    def finished(request: str) -> list[Any]:
+        return [
+            make_job(root, f"f{i}", request_id=request, seed=i, prompt="x", **case("text2video", files))
+            for i in range(2)
+        ]
+
+    first, busy = finished("calm"), finished("busy")
     second = [make_job(root, f"s{i}", seed=i, prompt="y", **case("image2video", files)) for i in range(2)]
     generate(engine, *first)
     calm, expected = [fingerprint(job) for job in first], latents(engine, *second)
 
-    busy = [
-        make_job(root, f"f{i}", request_id="busy", seed=i, prompt="x", **case("image2video", files)) for i in range(2)
-    ]
     items = engine.denoise(busy, lambda *_: None, lambda key: False)
     started = threading.Event()
     with ThreadPoolExecutor(3) as pool:

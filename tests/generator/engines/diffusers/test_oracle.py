@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from support.engine import components, latents, make_job
+from support.vae import remember
 
 from cosmos3_serve.contract.prompt import negative_text, prompt_text
 from cosmos3_serve.contract.resolved import ResolvedSample
@@ -30,7 +31,7 @@ def pipeline():
     return Cosmos3OmniPipeline(
         transformer=parts.transformer,
         text_tokenizer=parts.tokenizer,
-        vae=copy.copy(parts.vae),
+        vae=remember(copy.copy(parts.vae)),
         scheduler=flow_scheduler(3.0, 2, torch.device("cpu")),
         enable_safety_checker=False,
         default_use_system_prompt=False,
@@ -156,7 +157,7 @@ def modular():
     pipe.update_components(
         transformer=parts.transformer,
         text_tokenizer=parts.tokenizer,
-        vae=copy.copy(parts.vae),
+        vae=remember(copy.copy(parts.vae)),
         scheduler=flow_scheduler(10.0, 2, torch.device("cpu")),
     )
     pipe.disable_safety_checker()
@@ -164,7 +165,9 @@ def modular():
 
 
 @pytest.mark.parametrize("chunk, control_guidance, guidance", [(9, 1.5, 3.0), (5, 2.0, 1.0)])
-def test_transfer_with_one_hint(engine, root, modular, files, monkeypatch, chunk, control_guidance, guidance):
+def test_transfer_with_one_hint(
+    engine, root, modular, files, small_canvas, monkeypatch, chunk, control_guidance, guidance
+):
     """The modular pipeline takes plain spacing and one generator for all chunks; ours is made to for the comparison."""
     from diffusers import UniPCMultistepScheduler
 
@@ -185,13 +188,14 @@ def test_transfer_with_one_hint(engine, root, modular, files, monkeypatch, chunk
     sample = items[0].latents.sample
     ours = read_frames(engine, items[0])
     modular.scheduler = plain(sample.shift, 2, None)
-    control = pictures(files["edge.mp4"], 99, (320, 192))
+    width, height = sample.size
+    control = pictures(files["edge.mp4"], 99, (width, height))
     theirs = modular(
         prompt=prompt_text(sample, num_frames=chunk),
         negative_prompt=negative_text(sample, num_frames=chunk),
         control_videos={"edge": control},
-        width=320,
-        height=192,
+        width=width,
+        height=height,
         fps=24.0,
         num_inference_steps=2,
         guidance_scale=guidance,

@@ -24,6 +24,7 @@ def batch(engine, root, files) -> list[dict[str, Any]]:
         {"name": "from-image", "prompt": "on", "num_frames": 5, "model_mode": "image2video", **FEW},
         {"name": "edges", "prompt": "x", "num_frames": 5, "max_frames": 5, "model_mode": "text2video", **FEW},
     ]
+    samples[4]["num_video_frames_per_chunk"] = 5  # the default is five times the clip
     local = [dict(sample) for sample in samples]
     for name, key in (("moves", "vision_path"), ("from-image", "vision_path")):
         index = next(i for i, sample in enumerate(samples) if sample["name"] == name)
