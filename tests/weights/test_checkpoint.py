@@ -16,7 +16,7 @@ from support.tiny import tiny_checkpoint
 from cosmos3_serve.errors import CheckpointUnavailable, UsageError
 from cosmos3_serve.weights import checkpoint as module
 from cosmos3_serve.weights import manifest
-from cosmos3_serve.weights.checkpoint import NANO, PINNED, resolve_checkpoint
+from cosmos3_serve.weights.checkpoint import NANO, PINNED, Checkpoint, resolve_checkpoint
 from cosmos3_serve.weights.manifest import payload_paths
 
 
@@ -158,6 +158,26 @@ def surroundings(hub, tmp_path) -> dict[str, str]:
     return {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": GOOD_TOKEN}
 
 
+@pytest.fixture(scope="module")
+def fetched_once(tmp_path_factory) -> Path:
+    """An HF_HOME after one verified fetch of Nano."""
+    home = tmp_path_factory.mktemp("fetched") / "hf"
+    with stub_hub({NANO: repo_of(tiny_checkpoint().path, PINNED[NANO])}) as stub:
+        environ = {**stub.environ(), "HF_HOME": str(home)}
+        resolve_checkpoint("Cosmos3-Nano", home.parent / "cache", environ=environ)
+    return home
+
+
+@pytest.fixture
+def fetched(fetched_once, hub, surroundings, tmp_path) -> Checkpoint:
+    """Nano as it is after one verified fetch: in the Hub cache, with its manifest, and every hash remembered."""
+    shutil.copytree(fetched_once, surroundings["HF_HOME"], symlinks=True)
+    offline = {**surroundings, "HF_HUB_OFFLINE": "1"}
+    found = resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=offline)
+    assert hub.asked == [] and (tmp_path / "cache" / "checkpoint-hashes.json").is_file()
+    return found
+
+
 @pytest.fixture
 def impatient(monkeypatch) -> None:
     """The real client waits half a minute between its attempts to reach a Hub that is not there."""
@@ -187,18 +207,16 @@ def test_offline_after_one_verified_fetch_asks_nobody(hub, surroundings, tmp_pat
     assert len(hub.asked) == asked
 
 
-def test_an_unreachable_hub_is_no_obstacle_after_one_verified_fetch(hub, surroundings, tmp_path, impatient):
-    first = resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings)
+def test_an_unreachable_hub_is_no_obstacle_after_one_verified_fetch(fetched, surroundings, tmp_path, impatient):
     away = {**surroundings, "HF_ENDPOINT": "http://127.0.0.1:9"}
-    assert resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=away) == first
+    assert resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=away) == fetched
 
 
 @pytest.mark.parametrize("offline", ["0", "1"])
 @pytest.mark.parametrize("name", ["transformer/diffusion_pytorch_model.safetensors", "config.json"])
-def test_a_changed_byte_is_refused(hub, surroundings, tmp_path, name, offline):
+def test_a_changed_byte_is_refused(fetched, surroundings, tmp_path, name, offline):
     """Same name, same size, same modification time: only the bytes tell. One file is large, one in git."""
-    path = resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings).path
-    file = (path / name).resolve()
+    file = (fetched.path / name).resolve()
     stat, data = file.stat(), bytearray(file.read_bytes())
     data[-2] ^= 1
     file.write_bytes(data)
@@ -260,8 +278,8 @@ def lose_manifest(snapshot: Path) -> None:
         (shutil.rmtree, "checkpoint_offline"),
     ],
 )
-def test_each_damage_to_the_cache_has_its_own_code_offline(hub, surroundings, tmp_path, damage, code):
-    damage(resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings).path)
+def test_each_damage_to_the_cache_has_its_own_code_offline(fetched, surroundings, tmp_path, damage, code):
+    damage(fetched.path)
     with pytest.raises(CheckpointUnavailable) as caught:
         resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ={**surroundings, "HF_HUB_OFFLINE": "1"})
     assert caught.value.stable_code == code
@@ -279,8 +297,7 @@ def test_large_files_are_hashed_once(hub, surroundings, tmp_path, monkeypatch):
     assert len(hashed) == once
 
 
-def test_another_listing_than_the_first_is_refused(hub, surroundings, tmp_path):
-    resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings)
+def test_another_listing_than_the_first_is_refused(hub, fetched, surroundings, tmp_path):
     hub.repos[NANO].files["new.json"] = b"{}"  # a commit never changes: whoever answers this is not the same Hub
     with pytest.raises(CheckpointUnavailable) as caught:
         resolve_checkpoint("Cosmos3-Nano", tmp_path / "cache", environ=surroundings)
