@@ -5,6 +5,7 @@ Source: rulings, generator 3. Of latents, `test_bytes` says the same of every mo
 """
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -91,7 +92,19 @@ def test_media_decoded_before_the_turn_change_no_byte_and_are_not_decoded_in_it(
     assert engine._ahead.used_bytes == 0
 
 
-def test_finishing_beside_the_next_wave(root, files, monkeypatch):
+def meets_once(work: Callable[..., Any], meeting: threading.Barrier) -> Callable[..., Any]:
+    """`work`, whose first call begins when the other one's does."""
+    first = iter([True])
+
+    def met(*args: Any, **options: Any) -> Any:
+        if next(first, False):
+            meeting.wait(60)
+        return work(*args, **options)
+
+    return met
+
+
+def test_finishing_beside_the_next_wave(root, files, small_canvas, monkeypatch):
     """Decoding and encoding media share the VAE's weights with preparing the next wave, but no state."""
     engine = make_engine(root, monkeypatch)  # its VAE remembers nothing
 
@@ -107,11 +120,13 @@ def test_finishing_beside_the_next_wave(root, files, monkeypatch):
     calm, expected = [fingerprint(job) for job in first], latents(engine, *second)
 
     items = engine.denoise(busy, lambda *_: None, lambda key: False)
-    started = threading.Event()
+    codec, meeting = engine._tools.codec, threading.Barrier(2)
+    for vae, name in ((codec._encoder, "encode"), (codec._decoder, "decode")):
+        monkeypatch.setattr(vae, name, meets_once(getattr(vae, name), meeting))
     with ThreadPoolExecutor(3) as pool:
-        finishing = [pool.submit(lambda item: (started.wait(30), engine.finish(item)), item) for item in items]
-        waving = pool.submit(lambda: (started.set(), latents(engine, *second))[1])
+        finishing = [pool.submit(engine.finish, item) for item in items]
+        waving = pool.submit(latents, engine, *second)
         found = waving.result(120)
-        assert all(f.result(120)[1].error is None for f in finishing)
+        assert [f.result(120).error for f in finishing] == [None, None]
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
     assert [fingerprint(job) for job in busy] == calm

@@ -107,11 +107,11 @@ def test_impossible_transfers_are_refused(root, tools, clips, changes, says):
     assert caught.value.sample_code is SampleCode.INPUT_INVALID
 
 
-def test_each_chunk_draws_from_its_own_seed_and_starts_from_the_tail(root, tools, clips):
+def test_each_chunk_draws_from_its_own_seed_and_starts_from_the_tail(root, tools, clips, small_canvas):
     found = plan(root, tools, edge={"control_path": clips[14]}, num_video_frames_per_chunk=5)
     with torch.inference_mode():
         first = found.start(0, None)
-        tail = torch.full((1, 3, 1, 192, 320), 0.5)
+        tail = torch.full((1, 3, 1, 96, 160), 0.5)
         second = found.start(1, tail)
     assert first.noisy.all()
     assert second.noisy.tolist() == [False, True]
@@ -119,7 +119,7 @@ def test_each_chunk_draws_from_its_own_seed_and_starts_from_the_tail(root, tools
     assert not torch.equal(first.controls[0], second.controls[0])
 
 
-def test_first_chunk_may_continue_a_clip(root, tools, clips, files):
+def test_first_chunk_may_continue_a_clip(root, tools, clips, files, small_canvas):
     found = plan(
         root,
         tools,
@@ -134,7 +134,7 @@ def test_first_chunk_may_continue_a_clip(root, tools, clips, files):
     assert found.fps == 10.0  # the rate of the clip that is continued, as upstream
 
 
-def test_shown_columns(engine, root, clips, files):
+def test_shown_columns(engine, root, clips, files, small_canvas):
     job = make_job(
         root, "shown", prompt="x", edge={"control_path": clips[5]}, vision_path=files["wide.mp4"], show_input=True,
         show_control_condition=True, num_steps=1, num_video_frames_per_chunk=5,
@@ -142,11 +142,11 @@ def test_shown_columns(engine, root, clips, files):
     [result] = generate(engine, job)
     assert result.outputs is not None, result.error
     shown = read_media(root / "r/shown/vision.mp4", "x")
-    assert shown.frames.shape == (5, 192, 3 * 320, 3) and shown.fps == 10.0
-    wide = read_media(Path(files["wide.mp4"]), "x", size=(320, 192)).frames[:5]
-    control = read_media(Path(clips[5]), "x", size=(320, 192)).frames
-    assert np.abs(shown.frames[:, :, :320].astype(int) - wide).mean() < 8
-    assert np.abs(shown.frames[:, :, 320:640].astype(int) - control).mean() < 8
+    assert shown.frames.shape == (5, 96, 3 * 160, 3) and shown.fps == 10.0
+    wide = read_media(Path(files["wide.mp4"]), "x", size=(160, 96)).frames[:5]
+    control = read_media(Path(clips[5]), "x", size=(160, 96)).frames
+    assert np.abs(shown.frames[:, :, :160].astype(int) - wide).mean() < 8
+    assert np.abs(shown.frames[:, :, 160:320].astype(int) - control).mean() < 8
 
 
 def test_a_control_of_weight_zero_changes_nothing(engine, root, clips, files, small_canvas):
