@@ -26,6 +26,7 @@ import structlog
 
 from cosmos3_serve.errors import ServiceFailure, StartRefused
 from cosmos3_serve.service import logs, reaper
+from cosmos3_serve.service.memory import uncollected
 from cosmos3_serve.service.ray_helpers import left_out
 
 log = structlog.get_logger(__name__)
@@ -172,7 +173,9 @@ class RayCluster:
             self._environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
     def _init(self, options: dict[str, Any]) -> None:
-        import ray
+        with uncollected():
+            import ray
+            import ray.serve  # whoever starts a cluster deploys next
 
         for left in reversed(range(TRIES if self.owned else 1)):
             try:
