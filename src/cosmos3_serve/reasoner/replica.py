@@ -26,7 +26,7 @@ from cosmos3_serve.reasoner.member import Service
 from cosmos3_serve.reasoner.model_shape import read_shape
 from cosmos3_serve.reasoner.reporter import CALL_S, Reporter
 from cosmos3_serve.reasoner.setup import ReasonerSetup
-from cosmos3_serve.reasoner.vllm_process import MODULE, VllmProcess, vllm_cache
+from cosmos3_serve.reasoner.vllm_process import LAUNCHER, MODULE, VllmProcess, vllm_cache
 from cosmos3_serve.service import logs
 from cosmos3_serve.settings import ReasonerSettings
 from cosmos3_serve.weights.cache_dir import default_cache
@@ -77,7 +77,7 @@ class ReasonerReplica:
         await asyncio.to_thread(interpreter.hand_over, vllm_cache(cache))
         model = ["--model", str(path), "--served-model-name", setup.model.name]
         engine = VllmProcess(
-            [str(interpreter.python), "-m", MODULE, *model],
+            [str(interpreter.python), "-m", LAUNCHER, MODULE, *model],
             plan.argv,
             plan.env,
             setup.secret,

@@ -20,7 +20,7 @@ import aiohttp
 import structlog
 
 from cosmos3_serve.errors import EngineFailed, ServiceFailure
-from cosmos3_serve.reasoner import replica_secret, warden
+from cosmos3_serve.reasoner import engine_launch, replica_secret, warden
 from cosmos3_serve.reasoner.member import Load
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
 from cosmos3_serve.reasoner.start_failure import start_failure
@@ -29,7 +29,7 @@ from cosmos3_serve.service.http_server import listening_socket
 log = structlog.get_logger(__name__)
 
 MODULE = "vllm.entrypoints.openai.api_server"
-MIDDLEWARE = "cosmos3_replica_secret"
+MIDDLEWARE, LAUNCHER = "cosmos3_replica_secret", "cosmos3_engine"
 PREFIX = "c3v-"
 LOG_BYTES = 4 * 1024 * 1024
 TAIL_LINES = 40
@@ -145,7 +145,8 @@ class VllmProcess:
         directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         for name in ("home", "tmp", "lib"):
             (directory / name).mkdir(mode=0o700)
-        shutil.copyfile(replica_secret.__file__, directory / "lib" / f"{MIDDLEWARE}.py")
+        for name, source in ((MIDDLEWARE, replica_secret.__file__), (LAUNCHER, engine_launch.__file__)):
+            shutil.copyfile(source, directory / "lib" / f"{name}.py")
         return directory
 
     def _private_env(self, directory: Path) -> dict[str, str]:
