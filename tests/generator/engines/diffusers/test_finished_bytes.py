@@ -4,9 +4,11 @@ media were decoded before their turn.
 Source: rulings, generator 3. Of latents, `test_bytes` says the same of every mode.
 """
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -15,6 +17,7 @@ from support.engine import fingerprint, generate, latents, make_engine, make_job
 from support.modes import MODES, PROMPTS, case, same
 
 from cosmos3_serve.generator.engines import ahead
+from cosmos3_serve.generator.engines.diffusers.codec import Codec
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +95,30 @@ def test_media_decoded_before_the_turn_change_no_byte_and_are_not_decoded_in_it(
     assert engine._ahead.used_bytes == 0
 
 
-def meets_once(work: Callable[..., Any], meeting: threading.Barrier) -> Callable[..., Any]:
-    """`work`, whose first call begins when the other one's does."""
-    first = iter([True])
+@contextmanager
+def encoded_in_the_middle_of_decoding(codec: Codec) -> Iterator[None]:
+    """The next clip to be encoded is encoded between the first two latent frames of the next that is decoded."""
+    begun, encoded, frames = threading.Event(), threading.Event(), itertools.count()
+    real = codec._encoder.encode
 
-    def met(*args: Any, **options: Any) -> Any:
-        if next(first, False):
-            meeting.wait(60)
-        return work(*args, **options)
+    def encode(pixels: Any) -> Any:
+        assert begun.wait(60)
+        found = real(pixels)
+        encoded.set()
+        return found
 
-    return met
+    def after_a_frame(*_: Any) -> None:
+        if next(frames) == 0:
+            begun.set()
+            assert encoded.wait(60)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec._encoder, "encode", encode)
+        hook = codec._decoder.decoder.register_forward_hook(after_a_frame)
+        try:
+            yield
+        finally:
+            hook.remove()
 
 
 def test_finishing_beside_the_next_wave(root, files, small_canvas, monkeypatch):
@@ -120,10 +137,7 @@ def test_finishing_beside_the_next_wave(root, files, small_canvas, monkeypatch):
     calm, expected = [fingerprint(job) for job in first], latents(engine, *second)
 
     items = engine.denoise(busy, lambda *_: None, lambda key: False)
-    codec, meeting = engine._tools.codec, threading.Barrier(2)
-    for vae, name in ((codec._encoder, "encode"), (codec._decoder, "decode")):
-        monkeypatch.setattr(vae, name, meets_once(getattr(vae, name), meeting))
-    with ThreadPoolExecutor(3) as pool:
+    with encoded_in_the_middle_of_decoding(engine._tools.codec), ThreadPoolExecutor(3) as pool:
         finishing = [pool.submit(engine.finish, item) for item in items]
         waving = pool.submit(latents, engine, *second)
         found = waving.result(120)
