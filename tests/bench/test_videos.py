@@ -46,7 +46,7 @@ def told(made):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    make_videos(Path(sys.argv[1]), 12, Recipe(seconds=1, fps=4, width=64, height=48), workers=1, progress=told)
+    make_videos(Path(sys.argv[1]), 12, Recipe(seconds=1, fps=4, width=64, height=48), workers=2, progress=told)
 """
 
 
@@ -62,7 +62,8 @@ def test_a_run_that_was_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
     (folder / ".video-00011.mp4.999999999.part").write_bytes(b"half")
     told: list[int] = []
     again = make_videos(folder, 5, SMALL, workers=1, progress=told.append)
-    assert told[0] == 3 and again.videos[:3] == listed
+    # Of two processes one may have been at the first of them still.
+    assert told[0] == 3 and [video for video in again.videos if video.name in times] == listed
     assert times == {video.name: (folder / video.name).stat().st_mtime_ns for video in listed}, "they were kept"
     assert not (folder / ".video-00011.mp4.999999999.part").exists()
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.bench_server import BenchServer, Faults, bench_server
 
+from cosmos3_serve.bench import plots
 from cosmos3_serve.cli import main
 from cosmos3_serve.cli.bench import _show_level
 from cosmos3_serve.client.served import until_served
@@ -26,6 +27,12 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COSMOS3_REASONER_TOKEN", "bench-token")
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pictures, for tests of something else: to draw those of a run takes a second of CPU."""
+    monkeypatch.setattr(plots, "draw", lambda runs, directory: [])
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[str, Any]]:
@@ -105,6 +112,7 @@ def test_what_aiperf_left_of_another_run_is_not_taken_over(
     assert (code, found["code"], server.asked) == (2, "run_exists", 0)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_caller_says_the_weights_of_a_foreign_server(
     clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +148,7 @@ def test_bad_calls_are_named(
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_clips_are_made_in_a_codec_that_the_server_decodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["videos", "--videos-dir", str(tmp_path / "v"), "--count", "1", "--seconds", "1", "--size", "64x64"]
     with bench_server(BenchServer(decodes=("mpeg4",))) as server:
@@ -173,6 +182,7 @@ def test_clips_join_the_ones_that_are_there_as_those_were_made(
         assert (code, found["code"]) == (2, "videos_other_recipe")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_without_clips_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with bench_server(BenchServer(decodes=("mpeg4",))) as server:
         argv = measure(tmp_path / "made", tmp_path / "r", "session-affinity", server)
@@ -202,6 +212,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_clips_are_served_here_and_named_by_the_public_address(
     clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
