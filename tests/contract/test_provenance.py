@@ -1,4 +1,5 @@
 import json
+import string
 
 import pytest
 from hypothesis import given, settings
@@ -65,8 +66,9 @@ def test_refused(bad):
 
 
 TEXT = st.text(max_size=12)
-NAME = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,12}", fullmatch=True)
-SHA256 = st.from_regex(r"[0-9a-f]{64}", fullmatch=True)
+LETTERS = string.ascii_letters + string.digits
+NAME = st.builds(str.__add__, st.sampled_from(LETTERS), st.text(f"{LETTERS}._-", max_size=12))
+SHA256 = st.binary(min_size=32, max_size=32).map(bytes.hex)
 COUNT = st.integers(0, 10**6)
 SECONDS = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 OBJECT = st.dictionaries(

@@ -1,9 +1,11 @@
 """The house's import direction (docs/architecture.md, "Rooms") and what the client may not drag in."""
 
 import ast
+import functools
 import json
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -42,7 +44,8 @@ def room_of(path: Path) -> str:
     return first.removesuffix(".py")
 
 
-def imported(path: Path, tree: ast.Module | None = None) -> set[str]:
+@functools.cache
+def imported(path: Path, tree: ast.Module | None = None) -> frozenset[str]:
     """Absolute names of everything a module imports, at any depth (imports inside functions count)."""
     package = [PACKAGE, *path.relative_to(SRC).parent.parts]
     names: set[str] = set()
@@ -53,10 +56,10 @@ def imported(path: Path, tree: ast.Module | None = None) -> set[str]:
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
-def rooms_imported(names: set[str]) -> set[str]:
+def rooms_imported(names: Collection[str]) -> set[str]:
     own = {name.split(".")[1] for name in names if name.startswith(PACKAGE + ".")}
     return {name for name in own if name in ALLOWED or (SRC / name).is_dir()}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -56,6 +57,7 @@ def with_parts(texts: Iterable[str]) -> set[str]:
     return found
 
 
+@cache
 def vocabulary(model: type[BaseModel]) -> frozenset[str]:
     """Every word that the schema itself allows: field names, enumerated and constant values."""
     found: set[str] = set()
