@@ -45,8 +45,10 @@ def test_nothing_is_collected_while_modules_load() -> None:
             raise ImportError
         assert gc.isenabled()
         gc.disable()
+        before = gc.get_freeze_count()
         with uncollected():
-            pass
+            loaded = [[] for _ in range(100)]
         assert not gc.isenabled()  # who turned it off before keeps it off
+        assert gc.get_freeze_count() >= before + len(loaded)
     finally:
         (gc.enable if running else gc.disable)()

@@ -175,7 +175,6 @@ class RayCluster:
     def _init(self, options: dict[str, Any]) -> None:
         with uncollected():
             import ray
-            import ray.serve  # whoever starts a cluster deploys next
 
         for left in reversed(range(TRIES if self.owned else 1)):
             try:

@@ -38,12 +38,14 @@ def freeze_started() -> None:
 def uncollected() -> Iterator[None]:
     """No collections within: while modules load there is no garbage, and each look for some walks through all of them.
 
-    A third of the CPU that torch and diffusers take to load. Not around work that makes garbage.
+    A third of the CPU that torch and diffusers take to load. What is there at the end stays: no later collection walks
+    through it either. Not around work that makes garbage.
     """
     running = gc.isenabled()
     gc.disable()
     try:
         yield
+        gc.freeze()
     finally:
         if running:
             gc.enable()
