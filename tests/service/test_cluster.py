@@ -1,6 +1,7 @@
 """The cluster's preparations, without Ray: environment, private files, short paths, what dead services left."""
 
 import fcntl
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -125,6 +126,7 @@ class FakeRay:
 @pytest.fixture
 def fake_ray(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeRay]:
     def make(*errors: Exception) -> FakeRay:
+        importlib.import_module("ray._private.node")  # the real one: what is left out of a start is taken from it
         ray = FakeRay(*errors)
         monkeypatch.setitem(sys.modules, "ray", ray)
         return ray
