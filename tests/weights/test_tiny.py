@@ -15,7 +15,8 @@ from cosmos3_serve.weights import tiny
 from cosmos3_serve.weights.manifest import payload_digest, read_payload
 
 BUILD = """
-import pathlib, sys
+import gc, pathlib, sys
+gc.disable()  # thousands of modules, of which all stay
 import torch
 from diffusers.utils import is_cosmos_guardrail_available
 from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
