@@ -26,6 +26,7 @@ from cosmos3_serve.service import logs
 from cosmos3_serve.service.cluster import RayCluster
 from cosmos3_serve.service.http_server import endpoint_url, hold_port
 from cosmos3_serve.service.local import write_ready_file
+from cosmos3_serve.service.memory import uncollected
 from cosmos3_serve.service.signals import Stop, StopSignals
 from cosmos3_serve.service.stages import Stages
 from cosmos3_serve.settings import GeneratorSettings
@@ -130,7 +131,8 @@ def _deploy_guard(settings: GeneratorSettings, files: GuardrailFiles, cluster: R
 
 
 def _start_serve() -> None:
-    from ray import serve
+    with uncollected():
+        from ray import serve
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its lines are not JSON
     serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
