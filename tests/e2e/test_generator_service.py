@@ -122,7 +122,7 @@ def test_an_id_is_one_body_for_ever(http: httpx.Client) -> None:
 
 
 def test_health_answers_at_once_while_a_batch_runs(generator: LocalGenerator, http: httpx.Client) -> None:
-    accepted = post(http, images("long", num_frames=25, num_steps=20), Prefer="respond-async")
+    accepted = post(http, images("long", num_frames=25, num_steps=12), Prefer="respond-async")
     assert accepted.status_code == 202
     place = accepted.headers["location"]
     took: list[float] = []

@@ -40,6 +40,7 @@ from cosmos3_serve.reasoner.setup import MODEL_NAME, SECRET_HEADER
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 VIDEOS = 14
+IN_TURN = 3  # at once: with two others in flight no replica is so far ahead that new sessions skip it
 WORDS = ("What happens?", "Which colour is the square?", "Where does it go?", "Is it fast?", "Count the bars, please.")
 # Two tokens a word: most of a step of the engine, and three of them. A step takes a second or so.
 LONG, LONGER = "word " * 1_600, "word " * 6_500
@@ -211,7 +212,8 @@ async def test_affinity_encodes_each_of_twelve_videos_once(reasoner: RealFleet) 
     told = []
     for turn in range(8):
         bodies = [about(video(n), f"question {turn}", **ASKED) for n in range(12)]
-        told.append(await reasoner.ask(bodies, [{"X-Session-ID": f"affinity-{n}"} for n in range(12)]))
+        heads = [{"X-Session-ID": f"affinity-{n}"} for n in range(12)]
+        told.append(await reasoner.ask(bodies, heads, width=IN_TURN))
     assert await reasoner.processed() - before == 12
     assert Counter(homes_of(told)) == {"replica-0": 6, "replica-1": 6}
     assert [session_of(answer) for answer in told[0]] == ["new"] * 12
@@ -222,7 +224,8 @@ async def test_keys_from_content_give_the_same_spread(reasoner: RealFleet) -> No
     before = await reasoner.processed()
     told = []
     for turn in range(8):
-        told.append(await reasoner.ask([about(video(100 + n), f"question {turn}", **ASKED) for n in range(12)]))
+        bodies = [about(video(100 + n), f"question {turn}", **ASKED) for n in range(12)]
+        told.append(await reasoner.ask(bodies, width=IN_TURN))
     assert await reasoner.processed() - before == 12
     assert Counter(homes_of(told)) == {"replica-0": 6, "replica-1": 6}
 
@@ -287,7 +290,7 @@ async def test_a_replica_that_lost_a_video_gets_it_again(reasoner: RealFleet) ->
 async def test_many_videos_and_sixty_four_questions_at_once(reasoner: RealFleet) -> None:
     """Each replica gets more of these videos than its encoder cache holds, and 64 different questions are on their way,
     in two sweeps over the videos."""
-    urls = [video(400 + n, frames=24 + 4 * n, size=(320, 192)) for n in range(VIDEOS)]
+    urls = [video(400 + n, frames=16 + 2 * n, size=(320, 192)) for n in range(VIDEOS)]
     bodies = [about(urls[n % VIDEOS], WORDS[n // VIDEOS], **TOLD) for n in range(64)]
     heads = [{"X-Session-ID": f"many-{n % VIDEOS}"} for n in range(64)]
     await reasoner.ask([text(**ASKED)] * VIDEOS, heads[:VIDEOS], width=1)  # one by one, so every other one each

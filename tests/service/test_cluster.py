@@ -33,6 +33,7 @@ def test_an_owned_cluster_gets_a_private_directory_a_fresh_token_and_loopback(mo
         assert len(token.read_text()) >= 32
         assert "RAY_AUTH_TOKEN" not in environ and "RAY_ADDRESS" not in environ
         assert environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+        assert environ[cluster.CONTROL_LOOP_ENV] == cluster.CONTROL_LOOP_S
         assert Path(environ["HOME"]).is_relative_to(own.directory)
         # Ray's socket below it must fit into sockaddr_un.
         name = f"{own.directory}/session_2026-11-29_19-16-15_633172_4194304/sockets/plasma_store"
