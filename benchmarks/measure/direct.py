@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -25,15 +26,22 @@ from cosmos3_serve.contract.profile import diffusers_profile
 from cosmos3_serve.contract.resolve import resolve_sample
 from cosmos3_serve.contract.sample import SampleOverrides
 
+MODULE = ("-m", "measure.direct")
+
 
 class DirectEngine:
-    """Context manager around the process."""
+    """Context manager around the process.
 
-    def __init__(self, root: Path, cache: Path, wave_limit: int) -> None:
+    Args:
+        program: what the interpreter is told to run in place of this module; it calls `serve`.
+    """
+
+    def __init__(
+        self, root: Path, cache: Path, wave_limit: int, *, device: str = "cpu", program: Sequence[str] = MODULE
+    ) -> None:
         self.root, self._limit = root, wave_limit
-        command = [sys.executable, "-m", "measure.direct", str(root), str(cache), str(wave_limit)]
         self._process = subprocess.Popen(
-            command,
+            [sys.executable, *program, str(root), str(cache), str(wave_limit), device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -81,13 +89,14 @@ def _job(root: Path, request_id: str, sample: dict[str, Any]) -> dict[str, Any]:
     return {"request_id": request_id, "name": sample["name"], "output_dir": directory, "args": args}
 
 
-def _serve(root: Path, cache: Path, wave_limit: int) -> None:
+def serve(root: Path, cache: Path, wave_limit: int, device: str) -> None:
+    """Read orders from stdin until it ends."""
     from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
     from cosmos3_serve.generator.engines.job import EngineJob
     from cosmos3_serve.weights.checkpoint import resolve_checkpoint
 
     checkpoint = resolve_checkpoint("tiny", cache)
-    engine = DiffusersEngine(checkpoint, output_root=root, max_num_seqs=wave_limit, device="cpu", guardrails=None)
+    engine = DiffusersEngine(checkpoint, output_root=root, max_num_seqs=wave_limit, device=device, guardrails=None)
     finishing = ThreadPoolExecutor(1)
     print(json.dumps({"loaded": True}), flush=True)
     for line in sys.stdin:
@@ -114,4 +123,4 @@ def _cpu() -> float:
 
 
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    serve(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

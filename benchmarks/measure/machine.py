@@ -34,7 +34,7 @@ class Machine:
         before, after = round(self.load_before, 1), round(os.getloadavg()[0], 1)
         return {
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-            "machine": f"{platform.machine()}, {cores()} cores, {_memory_gb()} GB memory, CPU only",
+            "machine": f"{platform.machine()}, {cores()} cores, {_memory_gb()} GB memory, {_gpu() or 'CPU only'}",
             "weights": "random",
             "load average": f"{before} before, {after} after (1 min; this run's own work is in the second)",
             "source": _revision(),
@@ -42,6 +42,15 @@ class Machine:
             "versions": ", ".join(f"{name} {found}" for name in PACKAGES + SERVING if (found := _version(name))),
             "seconds": round(seconds),
         }
+
+
+def _gpu() -> str:
+    """Kind of the first GPU, empty without any."""
+    try:
+        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        return next(iter(subprocess.run(query, capture_output=True, text=True).stdout.splitlines()), "")
+    except OSError:
+        return ""
 
 
 def _memory_gb() -> int:
@@ -59,5 +68,5 @@ def _revision() -> str:
     def git(*what: str) -> str:
         return subprocess.run(["git", *what], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
-    head = git("rev-parse", "--short=12", "HEAD") or "unknown"
+    head = git("rev-parse", "--short=12", "HEAD") or os.environ.get("NPA_IMAGE_SOURCE_SHA", "unknown")[:12]
     return head + (" with local changes in src" if git("status", "--porcelain", "--", "src") else "")

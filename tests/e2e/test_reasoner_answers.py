@@ -290,7 +290,7 @@ async def test_a_replica_that_lost_a_video_gets_it_again(reasoner: RealFleet) ->
 async def test_many_videos_and_sixty_four_questions_at_once(reasoner: RealFleet) -> None:
     """Each replica gets more of these videos than its encoder cache holds, and 64 different questions are on their way,
     in two sweeps over the videos."""
-    urls = [video(400 + n, frames=16 + 2 * n, size=(320, 192)) for n in range(VIDEOS)]
+    urls = [video(400 + n, frames=24 + 3 * n, size=(320, 192)) for n in range(VIDEOS)]
     bodies = [about(urls[n % VIDEOS], WORDS[n // VIDEOS], **TOLD) for n in range(64)]
     heads = [{"X-Session-ID": f"many-{n % VIDEOS}"} for n in range(64)]
     await reasoner.ask([text(**ASKED)] * VIDEOS, heads[:VIDEOS], width=1)  # one by one, so every other one each

@@ -45,12 +45,14 @@ class ModelReplica:
     def __init__(self, settings: GeneratorSettings, checkpoint: Checkpoint, guardrails: GuardrailFiles | None) -> None:
         logs.configure(settings.log_level)
         with uncollected():
-            if guardrails is None:  # their packages want all of transformers
-                import_lean()
-            from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
             from cosmos3_serve.generator.engines.diffusers.loader import capabilities, pick_device
 
-        admit_target(settings, capabilities(pick_device(settings.device)))
+            device = pick_device(settings.device)
+            if device.type == "cpu" and guardrails is None:  # whose packages want all of transformers
+                import_lean()
+            from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
+
+        admit_target(settings, capabilities(device))
         self._root = Path(settings.output_path)
         self._engine = DiffusersEngine(
             checkpoint,

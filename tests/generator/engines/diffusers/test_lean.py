@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.engine import fingerprint, generate, make_job
 
 from cosmos3_serve.generator.engines.diffusers import lean
@@ -61,3 +62,9 @@ def test_what_is_hidden_is_there_again(tmp_path, monkeypatch):
     loaded = importlib.import_module("some_models")
     with lean._hidden("some_models"):
         assert importlib.import_module("some_models") is loaded
+
+
+def test_where_diffusers_would_find_peft_nothing_is_left_out(monkeypatch):
+    monkeypatch.setattr(lean, "WANTS_ALL", "json")
+    monkeypatch.setattr(lean, "_without_compiler", lambda: pytest.fail("the compiler was left out"))
+    lean.import_lean()

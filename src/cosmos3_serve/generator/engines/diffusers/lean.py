@@ -1,15 +1,19 @@
-"""What diffusers imports and this engine never runs stays out of a model replica.
+"""What diffusers imports and this engine never runs stays out of a model replica on a CPU.
 
 `import diffusers` brings torch's compiler for one decorator and, where transformers is installed, the base class of its
 models for LoRA on text encoders: 1,000 modules, a fifth of a replica's start. We compile nothing, and of transformers
 we use the tokenizer alone. diffusers runs without either: it asks whether transformers is there when it is imported,
 and then does not know it for the life of the process. So this is for a replica, which is a process of its own; tests
 that compare with diffusers' pipelines import it as it is.
+
+Not on a GPU, where seconds of imports are nothing beside the weights, and environments hold more that diffusers picks
+up: with peft it failed on an H200 machine, for peft cannot do without what is left out here.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +21,14 @@ from types import ModuleType
 from typing import Any
 
 COMPILER = "torch._dynamo"
-HIDDEN = "transformers"
+HIDDEN, WANTS_ALL = "transformers", "peft"
 
 
 def import_lean() -> None:
-    """Import what the engine needs of torch, diffusers and transformers. What is loaded already stays as it is."""
+    """Import what the engine needs of torch, diffusers and transformers. What is loaded already stays as it is; where
+    diffusers would find peft, nothing is left out."""
+    if importlib.util.find_spec(WANTS_ALL) is not None:
+        return
     import torch  # noqa: F401  # all of it, before a part has a stand-in
 
     with _without_compiler(), _hidden(HIDDEN):
