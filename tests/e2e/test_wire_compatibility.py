@@ -34,7 +34,9 @@ def submit(generator, output: Path, samples: list[dict], **more):
 def test_the_command_prints_its_ready_line_as_json(generator) -> None:
     # stdout and stderr share this file; the log's own line of the same moment has an `event`.
     lines = [line for line in generator.log_path.read_text().splitlines() if line.startswith('{"backend"')]
-    assert [said for said in map(json.loads, lines) if "event" not in said][-1:] == [generator.ready]
+    told = [said for said in map(json.loads, lines) if "event" not in said]
+    assert told[-1] == generator.ready
+    assert len({said["pid"] for said in told}) == len(told), "once for each start"
 
 
 @pytest.mark.parametrize(("token", "code"), [("", 0), ("wrong-token", 3)])

@@ -76,8 +76,6 @@ class WaveScheduler:
         durations: measured times, shared with whoever measures.
 
     `depth` counts the samples that wait, `promised` the places of batches that are just being accepted.
-
-    `depth` counts the samples that wait, `promised` the places of batches that are just being accepted.
     """
 
     def __init__(
