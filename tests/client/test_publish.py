@@ -15,7 +15,8 @@ from support.s3 import LocalS3, keys_of
 from cosmos3_serve.client.publish import Found, Publication, published_uri, verified_manifest
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import Conflict, IntegrityError
-from cosmos3_serve.storage.store import Location, ObjectInfo, ObjectStore, open_store
+from cosmos3_serve.storage.location import Location, open_store
+from cosmos3_serve.storage.store import ObjectInfo, ObjectStore
 
 DATA = b"not really a picture"
 ARTIFACT = Artifact(sample="a", path="one/a/vision.jpg", bytes=len(DATA), sha256=hashlib.sha256(DATA).hexdigest())

@@ -22,7 +22,7 @@ from cosmos3_serve.client.qualify import MAX_JSON_BYTES
 from cosmos3_serve.client.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import Conflict, Cosmos3RayServeError, ExitCode, LimitExceeded, Refusal, UsageError
-from cosmos3_serve.storage.store import open_store
+from cosmos3_serve.storage.location import open_store
 
 Recover = Callable[..., Any]
 

@@ -29,7 +29,7 @@ from cosmos3_serve.client.health import ask_health
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import ContractViolation, Cosmos3Error, NotFound
-from cosmos3_serve.storage.store import open_store
+from cosmos3_serve.storage.location import open_store
 from cosmos3_serve.storage.uri import S3Uri, parse_s3
 
 ENDPOINT, TOKEN, OUTPUT = "NPA_COSMOS3_RAY_ENDPOINT", "NPA_COSMOS3_RAY_TOKEN", "NPA_COSMOS3_RAY_LIVE_OUTPUT_URI"

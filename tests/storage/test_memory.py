@@ -17,7 +17,7 @@ ALLOWED = 100 * 1024 * 1024  # of growth; the object is three times that
 SCRIPT = """
 import asyncio, json, re, sys
 from pathlib import Path
-from cosmos3_serve.storage.store import open_store
+from cosmos3_serve.storage.location import open_store
 
 def peak():  # of this program alone: ru_maxrss would start at the parent's
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024

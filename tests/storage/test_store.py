@@ -18,7 +18,8 @@ from cosmos3_serve.errors import (
     StorageFailure,
     UsageError,
 )
-from cosmos3_serve.storage.store import CHUNK_BYTES, Downloaded, ObjectStore, open_object, open_store
+from cosmos3_serve.storage.location import open_object, open_store
+from cosmos3_serve.storage.store import CHUNK_BYTES, Downloaded, ObjectStore
 
 MIB = 1024 * 1024
 ENVIRON = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}

@@ -10,7 +10,7 @@ import PIL.Image
 
 from cosmos3_serve.checks.golden_verdict import Image
 from cosmos3_serve.storage.files import in_thread
-from cosmos3_serve.storage.store import open_store
+from cosmos3_serve.storage.location import open_store
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 MAX_BYTES = 256 * 1024 * 1024

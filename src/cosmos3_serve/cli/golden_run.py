@@ -31,7 +31,7 @@ from cosmos3_serve.client.load import endpoint_of, token_of
 from cosmos3_serve.contract.targets import judge_targets
 from cosmos3_serve.errors import ContractViolation, NotReady, ServiceFailure, Unreachable, UsageError
 from cosmos3_serve.settings import GeneratorSettings
-from cosmos3_serve.storage.store import open_store
+from cosmos3_serve.storage.location import open_store
 
 POLL_S = 10.0
 ASK_S = 30.0

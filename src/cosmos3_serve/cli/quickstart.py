@@ -169,7 +169,7 @@ def no_proxy() -> dict[str, str]:
 
 
 def _upload(files: Mapping[str, Path], environ: Mapping[str, str]) -> None:
-    from cosmos3_serve.storage.store import open_store
+    from cosmos3_serve.storage.location import open_store
 
     async def put_all() -> None:
         place = open_store(f"s3://{BUCKET}", environ)

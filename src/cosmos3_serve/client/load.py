@@ -18,7 +18,7 @@ from cosmos3_serve.contract.jsontext import decode_json
 from cosmos3_serve.contract.prepare import prepare_request
 from cosmos3_serve.errors import InputError, LimitExceeded, UsageError, ValidationFailed
 from cosmos3_serve.storage.files import in_thread
-from cosmos3_serve.storage.store import open_object, open_store
+from cosmos3_serve.storage.location import open_object, open_store
 from cosmos3_serve.storage.uri import SCHEME, require_object
 
 MAX_INPUT_BYTES = 64 * MIB

@@ -18,7 +18,8 @@ from typing import Literal, Protocol
 from cosmos3_serve.errors import LimitExceeded, NotFound, Refusal, StorageFailure
 from cosmos3_serve.storage import files
 from cosmos3_serve.storage.below import open_below
-from cosmos3_serve.storage.store import CHUNK_BYTES, Location
+from cosmos3_serve.storage.location import Location
+from cosmos3_serve.storage.store import CHUNK_BYTES
 
 MAX_FILES = 100_000
 MAX_DEPTH = 16

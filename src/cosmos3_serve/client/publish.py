@@ -21,7 +21,7 @@ from typing import Any
 from cosmos3_serve.client.http import MIB
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import Conflict, IntegrityError, StorageFailure
-from cosmos3_serve.storage.store import Location
+from cosmos3_serve.storage.location import Location
 
 REQUEST, RESPONSE, PROVENANCE = "request.json", "response.json", "provenance.json"
 NATIVE = "native"

@@ -36,7 +36,7 @@ from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.contract.recovery import Recovery
 from cosmos3_serve.errors import Conflict, IntegrityError, LimitExceeded, Refusal
 from cosmos3_serve.storage.files import in_thread
-from cosmos3_serve.storage.store import open_store
+from cosmos3_serve.storage.location import open_store
 
 CONCURRENCY = 2
 STALE_S = 24 * 3600.0

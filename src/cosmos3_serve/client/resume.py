@@ -22,7 +22,7 @@ from cosmos3_serve.contract.prepare import prepare_request
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import Conflict, InputError, NotFound, Refusal, UsageError
 from cosmos3_serve.storage.files import in_thread
-from cosmos3_serve.storage.store import open_store
+from cosmos3_serve.storage.location import open_store
 
 
 async def resume(submission: Submission) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import IntegrityError, NotFound, Refusal, UsageError
 from cosmos3_serve.settings import MIB, TOKEN_ENV
 from cosmos3_serve.storage.files import in_thread
-from cosmos3_serve.storage.store import open_object, open_store
+from cosmos3_serve.storage.location import open_object, open_store
 from cosmos3_serve.storage.uri import SCHEME
 
 SPOOL_BYTES = 16 * 1024 * MIB

@@ -31,7 +31,7 @@ from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import Conflict, Cosmos3Error, Cosmos3RayServeError, Refusal
 from cosmos3_serve.settings import MIB, TOKEN_ENV
 from cosmos3_serve.storage.files import in_thread
-from cosmos3_serve.storage.store import open_store
+from cosmos3_serve.storage.location import open_store
 
 # /ready speaks for itself: a 503 is an answer, not a reason to try again.
 ASK_ONCE = Retry(attempts=5, statuses=frozenset())

@@ -29,8 +29,9 @@ from cosmos3_serve.errors import (
 )
 from cosmos3_serve.generator.batch_files import PRIVATE, remove
 from cosmos3_serve.generator.ports import NoObserver, Observer
+from cosmos3_serve.storage.location import open_store
 from cosmos3_serve.storage.roots import AllowedRoots
-from cosmos3_serve.storage.store import Downloaded, ObjectStore, open_store
+from cosmos3_serve.storage.store import Downloaded, ObjectStore
 from cosmos3_serve.storage.uri import S3Uri, parse_s3, require_object
 
 MAX_TEXT_BYTES = 64 * 1024  # source: rulings, generator 2

@@ -14,7 +14,7 @@ from cosmos3_serve.contract.provenance import Provenance
 from cosmos3_serve.contract.records import SampleRecord, SampleState
 from cosmos3_serve.contract.wire import VISION_IMAGE, VISION_VIDEO
 from cosmos3_serve.errors import InputError, IntegrityError, NotFound
-from cosmos3_serve.storage.store import Location, open_store
+from cosmos3_serve.storage.location import Location, open_store
 
 PROVENANCE = "provenance.json"
 MAX_PROVENANCE_BYTES = 256 * 1024 * 1024

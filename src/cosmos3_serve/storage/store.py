@@ -1,10 +1,6 @@
-"""The one interface to stored objects: an S3 bucket or a local directory, streamed with bounded memory.
+"""The interface to stored objects, streamed with bounded memory: `bucket.py` and `directory.py` implement it.
 
-    open_store("s3://bucket/prefix") ─┐                        ┌─ bucket.py     S3 over HTTP, retried
-                                      ├─ Location(store, prefix)┤
-    open_store("/some/directory")    ─┘                        └─ directory.py  files, same promises
-
-`download` and `hash_object` are written once here, over `get_stream`, which is the only way bytes come out.
+`download` and `hash_object` are written once here, over `get_stream`.
 """
 
 from __future__ import annotations
@@ -13,14 +9,13 @@ import asyncio
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmos3_serve.errors import IntegrityError, StorageFailure, UsageError
+from cosmos3_serve.errors import IntegrityError, StorageFailure
 from cosmos3_serve.storage import files
-from cosmos3_serve.storage.uri import SCHEME, S3Uri, parse_s3, require_object
 
 CHUNK_BYTES = 1024 * 1024
 
@@ -152,56 +147,3 @@ class ObjectStore(ABC):
         if written != size:
             raise IntegrityError(f"the downloaded file has {written} bytes, received were {size}")
         return Downloaded(size, digest.hexdigest())
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A place in a store: the store and a key prefix below it (`""` for its root). `str()` ends in one slash."""
-
-    store: ObjectStore
-    prefix: str
-    text: str
-
-    def key(self, name: str) -> str:
-        """The full key of an object called `name` below this place."""
-        return f"{self.prefix}/{name}" if self.prefix else name
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def open_store(location: str, environ: Mapping[str, str] | None = None) -> Location:
-    """Open `s3://bucket[/prefix]` or an absolute local directory (created when first written to).
-
-    Stores are shared: one per bucket, endpoint and credentials, the least recently used dropped past a bound.
-
-    Raises:
-        UsageError: neither of the two; or S3 settings are missing (the error names the variable).
-        StorageAuthorizationError: a malformed S3 URI.
-    """
-    from cosmos3_serve.storage.bucket import bucket_store
-    from cosmos3_serve.storage.directory import DirectoryStore
-
-    location = location.strip()
-    if location[: len(SCHEME)].lower() == SCHEME:
-        uri = parse_s3(location)
-        text = str(S3Uri(uri.bucket, uri.key, directory=bool(uri.key)))
-        return Location(bucket_store(uri.bucket, environ), uri.key, text)
-    if location.startswith("/"):
-        root = Path(os.path.normpath(location))
-        return Location(DirectoryStore(root), "", f"{str(root).rstrip('/')}/")
-    raise UsageError(
-        "a storage location must be s3://bucket/prefix or an absolute path",
-        remedy="begin it with s3:// or /",
-        code="invalid_location",
-    )
-
-
-def open_object(location: str, environ: Mapping[str, str] | None = None) -> tuple[ObjectStore, str]:
-    """The store and key of one object, `s3://bucket/key` or an absolute file path. Raises as `open_store`."""
-    location = location.strip()
-    if location.startswith("/"):
-        path = Path(os.path.normpath(location))
-        return open_store(str(path.parent), environ).store, path.name
-    place = open_store(location, environ)
-    return place.store, require_object(parse_s3(location)).key

@@ -30,8 +30,8 @@ from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.uploads import FileRecord, shelf_of
 from cosmos3_serve.storage.bucket import BucketStore
 from cosmos3_serve.storage.credentials import S3Access
+from cosmos3_serve.storage.location import Location
 from cosmos3_serve.storage.retry import RetryPolicy
-from cosmos3_serve.storage.store import Location
 
 INFO = MediaInfo("video", "video/mp4", "mp4", "h264", "yuv420p", 160, 96, 24, 12.0, 2.0, 5, replica_frames=24)
 QUICK = RetryPolicy(attempts=3, base_s=0.002, cap_s=0.02, deadline_s=20, connect_timeout_s=2, read_timeout_s=20)

@@ -21,8 +21,8 @@ from cosmos3_serve.reasoner.media.revisit import Visit, Visits
 from cosmos3_serve.reasoner.media.sniff import essence
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.wire import Reply, Resolver, get, system_resolver
+from cosmos3_serve.storage.location import open_object
 from cosmos3_serve.storage.roots import AllowedRoots
-from cosmos3_serve.storage.store import open_object
 from cosmos3_serve.storage.uri import parse_s3, require_object
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})

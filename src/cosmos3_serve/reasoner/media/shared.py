@@ -47,7 +47,8 @@ from cosmos3_serve.reasoner.media.uploads import (
     storage_full,
     to_json,
 )
-from cosmos3_serve.storage.store import Location, ObjectInfo, open_store
+from cosmos3_serve.storage.location import Location, open_store
+from cosmos3_serve.storage.store import ObjectInfo
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import structlog
 
 from cosmos3_serve.reasoner.media.uploads import FILE_ID
-from cosmos3_serve.storage.store import Location
+from cosmos3_serve.storage.location import Location
 
 log = structlog.get_logger(__name__)
 
