@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.binding import bind_partial, bind_response
 from cosmos3_serve.contract.prepare import prepare_request
-from cosmos3_serve.contract.request import BatchRequest
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import ContractViolation
 

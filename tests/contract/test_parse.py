@@ -5,12 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosmos3_serve.contract import findings, limits
-from cosmos3_serve.contract.batch import BatchRequest, body_sha256, parse_batch
+from cosmos3_serve.contract.batch import BatchRequest, body_sha256
 from cosmos3_serve.contract.grouping import shape_key, wave_key
 from cosmos3_serve.contract.jsontext import decode_json
+from cosmos3_serve.contract.media import requested
 from cosmos3_serve.contract.modes import ModelMode
+from cosmos3_serve.contract.parse import parse_batch
 from cosmos3_serve.contract.profile import FRAMEWORK_PROFILE, diffusers_profile
-from cosmos3_serve.contract.requested import requested
 from cosmos3_serve.contract.resolve import negative_text, prompt_text, resolve_batch
 from cosmos3_serve.contract.sample import FIELD_NAMES
 from cosmos3_serve.errors import (

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from cosmos3_serve.contract.batch import CheckpointRecord, EngineRecord
 from cosmos3_serve.contract.provenance import MediaProof, Plan, Provenance
 from cosmos3_serve.contract.records import Artifact, SampleRecord, SampleState, SampleWave
 from cosmos3_serve.contract.recovery import FirstAttempt, NativeFile, Recovery
-from cosmos3_serve.contract.response import CheckpointRecord, EngineRecord
 
 PLAN = {
     "endpoint": "http://h",

@@ -1,11 +1,26 @@
-"""Refusals that hold on every engine; each row is a request that upstream fails late or not at all."""
+"""Refusals that hold on every engine; the table's rows are requests that upstream fails late or never."""
+
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cosmos3_serve.contract import defaults
+from cosmos3_serve.contract.limits import MAX_TEMPLATE_CHARS
 from cosmos3_serve.contract.profile import FRAMEWORK_PROFILE, diffusers_profile
 from cosmos3_serve.contract.resolve import resolve_sample
+from cosmos3_serve.contract.rules import (
+    DURATION_FIELDS,
+    RESOLUTION_FIELDS,
+    TEMPLATE_FIELDS,
+    check_placement,
+    template_findings,
+    template_problem,
+)
 from cosmos3_serve.contract.sample import SampleOverrides
-from cosmos3_serve.errors import ValidationFailed
+from cosmos3_serve.errors import UsageError, ValidationFailed
+from cosmos3_serve.settings import GeneratorSettings
 
 MP4, PNG, WEBP = "s3://b/v.mp4", "s3://b/i.png", "s3://b/i.webp"
 VIDEO_HINT, IMAGE_HINT = {"control_path": MP4}, {"control_path": PNG}
@@ -138,3 +153,88 @@ def test_all_findings_at_once():
         resolve_sample(SampleOverrides(**fields), FRAMEWORK_PROFILE, seed=0)
     assert {e.field for e in caught.value.errors} == {"name", *fields}
     assert "(and 4 more)" in caught.value.detail
+
+
+def test_the_defaults_pass():
+    for field in TEMPLATE_FIELDS:
+        text = getattr(defaults, field.upper(), defaults.IMAGE_RESOLUTION_TEMPLATE)
+        assert template_problem(text, TEMPLATE_FIELDS[field]) is None
+
+
+@pytest.mark.parametrize(
+    ("template", "allowed"),
+    [
+        ("", DURATION_FIELDS),
+        ("no fields {{literal}}", DURATION_FIELDS),
+        ("{duration}", DURATION_FIELDS),
+        ("{duration:.2f} {fps:d} {fps:>5}", DURATION_FIELDS),
+        ("{height:04d}x{width}", RESOLUTION_FIELDS),
+    ],
+)
+def test_plain_fields_pass(template, allowed):
+    assert template_problem(template, allowed) is None
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{duration.__class__}",
+        "{duration.__class__.__mro__}",
+        "{duration[0]}",
+        "{0}",
+        "{}",
+        "{name}",
+        "{height}",
+        "{duration!r}",
+        "{duration!s:.1f}",
+        "{duration:999999999f}",
+        "{duration:.999999f}",
+        "{duration:{fps}}",
+        "{duration:*>9}",
+        "{duration:d}",  # a float: str.format would raise in the engine
+        "{duration:s}",
+        "{fps:,}",
+        "{duration",
+        "duration}",
+        "{fps}" * 33,
+    ],
+)
+def test_everything_else_is_refused(template):
+    assert template_problem(template, DURATION_FIELDS)
+
+
+@given(st.text(alphabet="{}duration.fpsheightw_[]!:0123456789<>^", max_size=60))
+def test_what_passes_is_short_and_never_raises(template):
+    for allowed in (DURATION_FIELDS, RESOLUTION_FIELDS):
+        if template_problem(template, allowed) is None:
+            values = dict.fromkeys(allowed, 12) | ({"duration": 0.1} if "duration" in allowed else {})
+            assert len(template.format(**values)) <= MAX_TEMPLATE_CHARS + 128 * len(template)
+
+
+def test_findings_name_the_field_and_what_is_allowed():
+    (finding,) = template_findings({"resolution_template": "{duration}", "duration_template": "{fps}"})
+    assert finding.field == "resolution_template"
+    assert "{height} and {width}" in finding.remedy
+
+
+def settings(engine: Any, **fields: Any) -> GeneratorSettings:
+    return GeneratorSettings(engine=engine, **fields)
+
+
+def test_throughput_over_several_gpus_is_refused_with_what_to_use() -> None:
+    with pytest.raises(UsageError) as refused:
+        check_placement(settings("framework", world_size=2))
+    assert refused.value.stable_code == "parallelism"
+    assert "--parallelism-preset latency" in refused.value.remedy and "--world-size 1" in refused.value.remedy
+
+
+def test_the_diffusers_engine_has_one_device() -> None:
+    with pytest.raises(UsageError) as refused:
+        check_placement(settings("diffusers", world_size=2, parallelism_preset="latency"))
+    assert refused.value.stable_code == "usage" and "one device" in refused.value.detail
+
+
+@pytest.mark.parametrize("engine", ["diffusers", "framework", None])
+def test_one_gpu_is_always_right(engine: str | None) -> None:
+    check_placement(settings(engine))
+    check_placement(settings("framework", world_size=8, parallelism_preset="latency"))

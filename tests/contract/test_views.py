@@ -5,9 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
-from cosmos3_serve.contract.ledger_view import BatchEvent, BatchState, BatchView, SampleState, SampleView, batch_state
-from cosmos3_serve.contract.readiness import Check, ReadyReport
-from cosmos3_serve.contract.records import Artifact, SampleOutputs, SampleRecord
+from cosmos3_serve.contract.records import Artifact, SampleOutputs, SampleRecord, SampleState
+from cosmos3_serve.contract.views import BatchEvent, BatchState, BatchView, Check, ReadyReport, SampleView, batch_state
 
 Q, R, S, F, C, G = (
     SampleState.QUEUED,

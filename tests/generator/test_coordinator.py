@@ -15,7 +15,7 @@ from support.fakes import settle, until
 
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.binding import bind_response
-from cosmos3_serve.contract.ledger_view import BatchState
+from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import (
     Conflict,
     EngineFailed,

@@ -12,8 +12,8 @@ from support.fake_engine import INFO, FakeEngine
 from support.fakes import until
 
 from cosmos3_serve.contract.batch import BatchRequest
-from cosmos3_serve.contract.ledger_view import BatchState
 from cosmos3_serve.contract.parse import parse_batch
+from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import (
     Conflict,
     Cosmos3Error,

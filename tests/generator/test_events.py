@@ -9,7 +9,7 @@ import pytest
 from support.core import Core, MakeCore
 from support.fakes import settle, until
 
-from cosmos3_serve.contract.ledger_view import BatchEvent
+from cosmos3_serve.contract.views import BatchEvent
 from cosmos3_serve.errors import NotFound
 from cosmos3_serve.generator.events import EventHub, instant
 

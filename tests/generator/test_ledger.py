@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fakes import FakeClock
 
-from cosmos3_serve.contract.ledger_view import BatchState
 from cosmos3_serve.contract.records import SampleState
+from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import Conflict, NotFound, NotReady, SampleCode, ServiceFailure, StartRefused
 from cosmos3_serve.generator import journal as journal_module
 from cosmos3_serve.generator.batch import Batch, accepted, sample_failed, sample_staged, sample_state

@@ -14,7 +14,7 @@ from support.desk import make_front
 from support.fake_engine import done, write
 from support.fakes import until
 
-from cosmos3_serve.contract.ledger_view import BatchState
+from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.generator import delivery
 from cosmos3_serve.generator.app import build_app
 from cosmos3_serve.generator.engines.job import EngineJob, EngineResult

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.core import Core, MakeCore
 from support.fakes import until
 
-from cosmos3_serve.contract.ledger_view import BatchState
+from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import Conflict, NotFound
 from cosmos3_serve.generator.batch import Summary
 from cosmos3_serve.generator.retention import RetentionPolicy, to_expire, to_forget

@@ -7,7 +7,7 @@ from typing import Any
 from support.core import Core, MakeCore
 from support.fakes import settle, until
 
-from cosmos3_serve.contract.ledger_view import BatchState
+from cosmos3_serve.contract.views import BatchState
 
 
 async def test_steps_are_shown_while_a_sample_runs(core: Core) -> None:

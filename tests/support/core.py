@@ -11,9 +11,9 @@ from typing import Any
 from support.fake_engine import FakeEngine
 from support.fakes import FakeClock
 
-from cosmos3_serve.contract.ledger_view import BatchView
 from cosmos3_serve.contract.parse import parse_batch
 from cosmos3_serve.contract.profile import EngineProfile, diffusers_profile
+from cosmos3_serve.contract.views import BatchView
 from cosmos3_serve.generator.coordinator import Coordinator
 from cosmos3_serve.generator.guardrails.gate import TextGuardPort
 from cosmos3_serve.generator.ledger import Ledger

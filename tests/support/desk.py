@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.contract.batch import BatchRequest, SampleState, body_sha256
-from cosmos3_serve.contract.ledger_view import BatchEvent, BatchState, BatchView, SampleView
+from cosmos3_serve.contract.batch import BatchRequest, body_sha256
 from cosmos3_serve.contract.profile import diffusers_profile
+from cosmos3_serve.contract.records import SampleState
+from cosmos3_serve.contract.views import BatchEvent, BatchState, BatchView, SampleView
 from cosmos3_serve.errors import Conflict, Cosmos3Error, NotFound
 from cosmos3_serve.generator.front import Front
 from cosmos3_serve.service.metrics import GeneratorMetrics

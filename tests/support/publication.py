@@ -10,9 +10,9 @@ from typing import Any
 import av
 from PIL import Image, ImageDraw
 
+from cosmos3_serve.contract.batch import EngineRecord
 from cosmos3_serve.contract.provenance import Provenance
 from cosmos3_serve.contract.records import Artifact, SampleRecord
-from cosmos3_serve.contract.response import EngineRecord
 
 REQUEST = "batch-1"
 IMAGE = {"model_mode": "text2image", "num_frames": 1, "fps": 24.0}

@@ -34,7 +34,7 @@ def export(
     Built by allow-list from a verified publication, then searched for every name of the publication and of this
     environment; a single hit refuses the export.
     """
-    from cosmos3_serve.review.evidence import export_evidence
+    from cosmos3_serve.review.evidence_export import export_evidence
 
     if output.suffix.lower() != ".json":
         raise UsageError("evidence is written as JSON", remedy="let the output file end in .json")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from cosmos3_serve.contract.ledger_view import BatchEvent
+from cosmos3_serve.contract.views import BatchEvent
 from cosmos3_serve.errors import ContractViolation
 
 MAX_LINE_BYTES = 1024 * 1024

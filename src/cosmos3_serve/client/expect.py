@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from cosmos3_serve.client.media_probe import Expectation
-from cosmos3_serve.contract.requested import expected_frames, expected_size
+from cosmos3_serve.contract.media import expected_frames, expected_size
 from cosmos3_serve.contract.wire import REASONER_TEXT
 
 IMAGES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}

@@ -15,8 +15,8 @@ from cosmos3_serve.client import problem
 from cosmos3_serve.client.events import parse_events
 from cosmos3_serve.client.http import FIRST_CONTACT, MIB, PASSING, PATIENT, Retry, Service
 from cosmos3_serve.client.progress import Progress
-from cosmos3_serve.contract.ledger_view import BatchView
 from cosmos3_serve.contract.records import SampleState
+from cosmos3_serve.contract.views import BatchView
 from cosmos3_serve.errors import ContractViolation, Cosmos3RayServeError, Incomplete
 
 MAX_RESPONSE_BYTES = 256 * MIB

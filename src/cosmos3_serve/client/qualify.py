@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cosmos3_serve.client.native_files import Entry, Natives
-from cosmos3_serve.contract.batch import BatchRequest, SampleRecord
+from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.binding import PartialBinding, bind_partial
 from cosmos3_serve.contract.jsontext import JsonProblem, check_json, decode_json
 from cosmos3_serve.contract.native import INPUTS, UNDECLARED, NativeProblem, NativeResult, bind_native
-from cosmos3_serve.contract.records import MAX_DEPTH, Artifact
+from cosmos3_serve.contract.records import MAX_DEPTH, Artifact, SampleRecord
 from cosmos3_serve.contract.recovery import NativeFile
 from cosmos3_serve.contract.wire import SAMPLE_ARGS, SAMPLE_OUTPUTS, is_safe_name
 from cosmos3_serve.errors import ContractViolation, InputError

@@ -17,9 +17,9 @@ from cosmos3_serve.client.native_hashes import MAX_BYTES, parse_hashes
 from cosmos3_serve.client.qualify import MAX_JSON_BYTES, DirectoryQualifier, Qualified, qualify_ledger
 from cosmos3_serve.client.recovered import Source
 from cosmos3_serve.client.transfer import Transfer
-from cosmos3_serve.contract.ledger_view import BatchState, BatchView
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.contract.recovery import NativeFile
+from cosmos3_serve.contract.views import BatchState, BatchView
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import IntegrityError, NotFound, Refusal, UsageError
 from cosmos3_serve.settings import MIB, TOKEN_ENV

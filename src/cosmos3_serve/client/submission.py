@@ -25,8 +25,8 @@ from cosmos3_serve.client.progress import Progress
 from cosmos3_serve.client.publish import Found, Publication
 from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.batch import BatchRequest
-from cosmos3_serve.contract.custom_defaults import require_explicit
-from cosmos3_serve.contract.ledger_view import BatchState
+from cosmos3_serve.contract.defaults import require_explicit
+from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import Conflict, Cosmos3Error, Cosmos3RayServeError, Refusal
 from cosmos3_serve.settings import MIB, TOKEN_ENV

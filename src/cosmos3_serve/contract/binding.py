@@ -12,12 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cosmos3_serve.contract.batch import BatchRequest, BatchResponse
 from cosmos3_serve.contract.findings import from_validation, shorten, summary
+from cosmos3_serve.contract.media import Requested, active_hints, requested
 from cosmos3_serve.contract.modes import ModelMode
 from cosmos3_serve.contract.records import Artifact, SampleRecord, SampleState
-from cosmos3_serve.contract.request import BatchRequest
-from cosmos3_serve.contract.requested import Requested, active_hints, requested
-from cosmos3_serve.contract.response import BatchResponse
 from cosmos3_serve.contract.wire import (
     BATCH_SCHEMA,
     FRAMEWORK_REVISION,

@@ -20,11 +20,10 @@ from pydantic import ValidationError
 
 from cosmos3_serve.contract.binding import Mismatch, result_files
 from cosmos3_serve.contract.findings import shorten
+from cosmos3_serve.contract.media import Requested, active_hints, requested, round_frames
 from cosmos3_serve.contract.modes import ACTION_MODES
 from cosmos3_serve.contract.records import SampleOutputs
-from cosmos3_serve.contract.requested import Requested, active_hints, requested
 from cosmos3_serve.contract.sample import SampleOverrides
-from cosmos3_serve.contract.sizes import round_frames
 from cosmos3_serve.contract.wire import SAMPLE_ARGS, SAMPLE_OUTPUTS, artifact_problem
 
 # Undeclared files that an engine may leave beside its results; never opened, never published.

@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from cosmos3_serve.contract import limits
+from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.findings import capped, from_validation, path_text, prefixed, summary
 from cosmos3_serve.contract.inputs import scan_inputs, server_owned_findings
 from cosmos3_serve.contract.jsontext import JsonProblem, check_json
 from cosmos3_serve.contract.profile import EngineProfile
-from cosmos3_serve.contract.request import BatchRequest
 from cosmos3_serve.contract.resolve import batch_failure, resolve_sample
 from cosmos3_serve.contract.rules import SAFE_NAME_REMEDY, static_findings
 from cosmos3_serve.contract.sample import FIELD_NAMES, SampleOverrides

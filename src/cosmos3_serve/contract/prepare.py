@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.findings import capped, path_text, summary
 from cosmos3_serve.contract.inputs import NEEDS_S3, NOT_ONE_OBJECT
 from cosmos3_serve.contract.parse import CheckUri, parse_batch
-from cosmos3_serve.contract.request import BatchRequest
 from cosmos3_serve.contract.rules import SAFE_NAME_REMEDY
 from cosmos3_serve.contract.wire import MODEL_NAME, is_safe_name
 from cosmos3_serve.errors import FieldError, InputError, InvalidRequestId, LimitExceeded, ValidationFailed

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from cosmos3_serve.contract.media import ACTION_IMAGE_SIZES
 from cosmos3_serve.contract.modes import ACTION_DOMAINS, ModelMode
 from cosmos3_serve.contract.sample import FIELD_NAMES
-from cosmos3_serve.contract.sizes import ACTION_IMAGE_SIZES
 from cosmos3_serve.contract.wire import DIFFUSERS_BACKEND, FRAMEWORK_BACKEND, FRAMEWORK_REVISION
 
 # Negative prompt of the diffusers engine for video: ours and short, recorded in every sample's args.

@@ -11,9 +11,9 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cosmos3_serve.contract.batch import CheckpointRecord, EngineRecord
 from cosmos3_serve.contract.records import Artifact, JsonObject, SampleRecord
 from cosmos3_serve.contract.recovery import Recovery
-from cosmos3_serve.contract.response import CheckpointRecord, EngineRecord
 from cosmos3_serve.contract.wire import FRAMEWORK_BACKEND, PROVENANCE_SCHEMA
 
 THROUGHPUT_NOTE = (

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.defaults import COMMON, HINT_TUNING, MODE_DEFAULTS, REASONER, TRANSFER, resolution_template
 from cosmos3_serve.contract.engine_rules import mode_finding, profile_findings
 from cosmos3_serve.contract.findings import capped, prefixed, summary
+from cosmos3_serve.contract.media import round_frames
 from cosmos3_serve.contract.modes import (
     ACTION_MODES,
     HINTS,
@@ -22,11 +24,9 @@ from cosmos3_serve.contract.modes import (
 )
 from cosmos3_serve.contract.profile import EngineProfile
 from cosmos3_serve.contract.prompt import negative_text, prompt_text
-from cosmos3_serve.contract.request import BatchRequest
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.contract.rules import resolved_findings, static_findings
 from cosmos3_serve.contract.sample import NegativeMetadataMode, SampleOverrides
-from cosmos3_serve.contract.sizes import round_frames
 from cosmos3_serve.errors import FieldError, ModeNotSupported, ValidationFailed
 
 __all__ = ["ResolvedSample", "negative_text", "prompt_text", "resolve_batch", "resolve_sample"]

@@ -6,10 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from cosmos3_serve.contract.hints import BlurHint, EdgeHint, Hint
+from cosmos3_serve.contract.media import BlurHint, EdgeHint, Hint, latent_frames, size_of
 from cosmos3_serve.contract.modes import ACTION_MODES, HINTS, ModelMode
 from cosmos3_serve.contract.sample import NegativeMetadataMode
-from cosmos3_serve.contract.sizes import latent_frames, size_of
 
 Modality = Literal["image", "video", "action", "transfer", "reasoner"]
 

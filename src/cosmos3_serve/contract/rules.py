@@ -1,12 +1,17 @@
 """Rules that hold on every engine: what upstream would refuse at build time or, worse, only after the work.
 
-Each rule yields findings with the field, what is wrong and what to do. Sources are given per rule; numbers with # are
-rows of the framework report.
+Each rule yields findings with the field, what is wrong and what to do. Numbers with # are rows of the framework report.
+Templates (`duration_template` and its kin) reach `str.format` in the engines. A free format string may read attributes
+of its arguments or ask for gigabytes of padding, so only plain named fields with a short numeric format pass.
+Placement (how many GPUs one service may span) is checked at start and before a manifest is applied.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from string import Formatter
+from typing import Final
 
 from cosmos3_serve.contract.defaults import TRANSFER_ONLY
 from cosmos3_serve.contract.modes import (
@@ -24,9 +29,9 @@ from cosmos3_serve.contract.modes import (
 )
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.contract.sample import SampleOverrides
-from cosmos3_serve.contract.templates import template_findings
 from cosmos3_serve.contract.wire import is_safe_name
-from cosmos3_serve.errors import FieldError
+from cosmos3_serve.errors import FieldError, UsageError
+from cosmos3_serve.settings import GeneratorSettings
 
 NEVER_GIVEN = {
     "tensors_file": "describe the sample by prompt and vision_path",
@@ -144,3 +149,80 @@ def _action(sample: SampleOverrides) -> Iterator[FieldError]:
         yield FieldError("action_path", "is missing; forward_dynamics needs it", "give a JSON list of action vectors")
     if sample.num_frames == 1:
         yield FieldError("num_frames", "is 1, but action modes make a video", "leave it out")
+
+
+DURATION_FIELDS: Final = ("duration", "fps")
+RESOLUTION_FIELDS: Final = ("height", "width")
+
+TEMPLATE_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "duration_template": DURATION_FIELDS,
+    "inverse_duration_template": DURATION_FIELDS,
+    "resolution_template": RESOLUTION_FIELDS,
+    "inverse_resolution_template": RESOLUTION_FIELDS,
+}
+
+MAX_TEMPLATE_VALUES: Final = 32
+_SPEC = re.compile(r"[<>^]?0?[0-9]{0,2}(\.[0-9]{1,2})?[dfg]?")
+
+
+def template_problem(template: str, allowed: tuple[str, ...]) -> str | None:
+    """Why a template may not be formatted, or None when it may."""
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        return f"is not a format string: {error}"
+    values = [(name, spec or "", conversion) for _, name, spec, conversion in parts if name is not None]
+    if len(values) > MAX_TEMPLATE_VALUES:
+        return f"uses more than {MAX_TEMPLATE_VALUES} values"
+    for name, spec, conversion in values:
+        if name not in allowed:
+            return f"uses a field other than {' and '.join('{' + field + '}' for field in allowed)}"
+        if conversion:
+            return "uses a conversion"
+        if not _SPEC.fullmatch(spec):
+            return "uses a format other than width, precision and d, f or g"
+    try:
+        template.format(duration=1.5, fps=24, height=256, width=320)
+    except (ValueError, TypeError) as error:
+        return f"cannot be filled in: {error}"
+    return None
+
+
+def template_findings(given: dict[str, object]) -> list[FieldError]:
+    """Findings for the template fields among the given ones."""
+    found = []
+    for field, allowed in TEMPLATE_FIELDS.items():
+        template = given.get(field)
+        problem = template_problem(template, allowed) if isinstance(template, str) else None
+        if problem:
+            example = "{duration:.1f}" if allowed is DURATION_FIELDS else "{height}"
+            names = " and ".join("{" + name + "}" for name in allowed)
+            found.append(FieldError(field, problem, f"use only {names}, such as {example}"))
+    return found
+
+
+SHARDED: Final = (
+    "with several data-parallel groups upstream answers only the share of rank 0, and every larger batch fails"
+)
+
+
+def check_placement(settings: GeneratorSettings) -> None:
+    """
+    Raises:
+        UsageError: the diffusers engine over several GPUs; code `parallelism`: the framework's `throughput` over
+            several (source: framework report, section 5, row 7).
+    """
+    if settings.world_size == 1:
+        return
+    if settings.engine == "diffusers":
+        raise UsageError(
+            f"the diffusers engine runs on one device, not on {settings.world_size}",
+            remedy="leave --world-size at 1 and run one service per GPU",
+        )
+    if settings.engine == "framework" and settings.parallelism_preset == "throughput":
+        raise UsageError(
+            f"the throughput preset cannot serve over {settings.world_size} GPUs: {SHARDED}",
+            code="parallelism",
+            remedy="--parallelism-preset latency puts all GPUs on each sample; for more samples at once run one "
+            "service per GPU, each with --world-size 1",
+        )

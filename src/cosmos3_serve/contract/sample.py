@@ -13,9 +13,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from cosmos3_serve.contract import limits
-from cosmos3_serve.contract.hints import BlurHint, EdgeHint, Hint, Uri
+from cosmos3_serve.contract.media import AspectRatio, BlurHint, EdgeHint, Hint, Resolution, Uri
 from cosmos3_serve.contract.modes import HINTS, ModelMode
-from cosmos3_serve.contract.sizes import AspectRatio, Resolution
 
 
 class NegativeMetadataMode(StrEnum):

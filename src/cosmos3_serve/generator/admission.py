@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.grouping import shape_key, wave_key
 from cosmos3_serve.contract.inputs import InputField, fold_text_inputs
 from cosmos3_serve.contract.parse import parse_batch
 from cosmos3_serve.contract.profile import EngineProfile
-from cosmos3_serve.contract.request import BatchRequest
 from cosmos3_serve.contract.resolve import resolve_batch, resolve_sample
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.contract.sample import SampleOverrides

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cosmos3_serve.contract.ledger_view import BatchState, batch_state
 from cosmos3_serve.contract.records import SampleState
+from cosmos3_serve.contract.views import BatchState, batch_state
 from cosmos3_serve.errors import SampleCode
 
 Record = dict[str, Any]

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.contract.ledger_view import BatchState
+from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import Conflict, Cosmos3Error, NotReady, StartRefused
 from cosmos3_serve.generator.batch import Summary
 from cosmos3_serve.generator.journal import Journal, JournalRead, read_journal, sync_directory, write_file

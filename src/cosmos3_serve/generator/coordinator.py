@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cosmos3_serve.contract.ledger_view import BatchEvent, BatchState, BatchView
+from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.profile import EngineProfile
-from cosmos3_serve.contract.request import BatchRequest
+from cosmos3_serve.contract.views import BatchEvent, BatchState, BatchView
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import Conflict, Draining, NotFound, SampleCode, SampleError
 from cosmos3_serve.generator.batch import Batch, Summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cosmos3_serve.contract.custom_defaults import Defaults, parse_custom_defaults
+from cosmos3_serve.contract.defaults import Defaults, parse_custom_defaults
 from cosmos3_serve.contract.jsontext import decode_json
 from cosmos3_serve.errors import InputError, StartRefused, UsageError
 

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from cosmos3_serve.contract.batch import BatchRequest, body_sha256
 from cosmos3_serve.contract.profile import EngineProfile
 from cosmos3_serve.contract.records import SampleState
-from cosmos3_serve.contract.request import BatchRequest, body_sha256
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import (
     Conflict,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from cosmos3_serve.contract.ledger_view import BatchEvent, BatchState
+from cosmos3_serve.contract.views import BatchEvent, BatchState
 from cosmos3_serve.generator.batch import Batch
 
 TAIL = 512

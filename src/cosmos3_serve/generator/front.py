@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from cosmos3_serve.contract.ledger_view import BatchEvent, BatchView
+from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.profile import EngineProfile
-from cosmos3_serve.contract.request import BatchRequest
+from cosmos3_serve.contract.views import BatchEvent, BatchView
 from cosmos3_serve.generator.engines.job import EngineInfo
 from cosmos3_serve.service.metrics import GeneratorMetrics
 from cosmos3_serve.service.readiness import Readiness

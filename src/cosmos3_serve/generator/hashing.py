@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from cosmos3_serve.contract.jsontext import JsonProblem, check_json
+from cosmos3_serve.contract.media import active_hints
 from cosmos3_serve.contract.modes import ModelMode
 from cosmos3_serve.contract.records import SampleOutputs
-from cosmos3_serve.contract.requested import active_hints
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.contract.wire import REASONER_TEXT, artifact_problem, control_file, vision_file
 from cosmos3_serve.errors import SampleCode, SampleError

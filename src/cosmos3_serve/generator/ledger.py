@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from cosmos3_serve.contract.ledger_view import BatchState
+from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import NotFound, ServiceFailure, StartRefused
 from cosmos3_serve.generator.batch import Batch, Record, Summary
 from cosmos3_serve.generator.batch_files import BatchFiles, RootLock, disk_error

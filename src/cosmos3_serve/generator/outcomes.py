@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.contract.ledger_view import BatchState, BatchView, SampleView
+from cosmos3_serve.contract.batch import BatchResponse, CheckpointRecord, EngineRecord
 from cosmos3_serve.contract.records import Artifact, SampleOutputs, SampleRecord, SampleState, SampleWave
-from cosmos3_serve.contract.response import BatchResponse, CheckpointRecord, EngineRecord
+from cosmos3_serve.contract.views import BatchState, BatchView, SampleView
 from cosmos3_serve.errors import SampleCode
 from cosmos3_serve.generator.batch import Batch, Sample, Summary
 from cosmos3_serve.generator.events import instant

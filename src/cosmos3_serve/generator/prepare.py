@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmos3_serve.contract.placement import check_placement
+from cosmos3_serve.contract.rules import check_placement
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.generator.batch_files import PRIVATE

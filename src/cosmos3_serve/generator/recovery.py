@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cosmos3_serve.contract.ledger_view import BatchState
 from cosmos3_serve.contract.records import SampleState
+from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import SampleCode
 from cosmos3_serve.generator.batch import Batch, Record, Summary, sample_failed
 from cosmos3_serve.generator.batch_files import NEW, PRIVATE, BatchFiles, remove

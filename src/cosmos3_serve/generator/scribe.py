@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from cosmos3_serve.contract.ledger_view import BatchEvent
+from cosmos3_serve.contract.views import BatchEvent
 from cosmos3_serve.errors import NotReady
 from cosmos3_serve.generator.batch import Batch, Record, Summary
 from cosmos3_serve.generator.events import EventHub, event_of

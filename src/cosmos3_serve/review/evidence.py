@@ -1,138 +1,252 @@
-"""`evidence export`: a publication as a record that may be shared."""
+"""Shareable evidence: a record of one publication that names nobody and no place.
+
+Built by allow-list: every field is a number, a hash, a version of fixed form, or a word of this file. No text of the
+publication is copied, so a name that hides in any of its fields has no field here to come out of (source: the seed,
+"Teardown and evidence"). `denyscan` looks again, over the finished text.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import getpass
-import json
-import os
-import socket
-import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from cosmos3_serve.contract.denyscan import HASHES, leaks, texts_in, values_of, vocabulary, with_parts
-from cosmos3_serve.contract.evidence import CODES, Evidence, evidence_of
-from cosmos3_serve.errors import InputError, NotFound, Refusal, UsageError
-from cosmos3_serve.review.publication import Publication, read_publication
+from cosmos3_serve.contract.modes import HINTS
+from cosmos3_serve.contract.native import RULE_CODES
+from cosmos3_serve.contract.provenance import Provenance
+from cosmos3_serve.contract.records import SampleRecord, SampleState, Sha256
+from cosmos3_serve.contract.wire import SHA256_HEX, SOURCE_REVISION
+from cosmos3_serve.errors import SampleCode
 
-MAX_RECORD_BYTES = 512 * 1024 * 1024
-MAX_SYSTEM_BYTES = 4 * 1024 * 1024
-# Under these keys a publication says, in a form that the schema takes, what the record repeats.
-REPEATED = frozenset(
-    {"framework_revision", "expected_revision", "server_source_revision", "client_version", "revision", "digest"}
-    | {"sha256", "request_sha256", "response_sha256", "record_sha256"}
-)
+SCHEMA: Final = "cosmos3.evidence.v1"
+HEX40 = Annotated[str, StringConstraints(pattern=SOURCE_REVISION)]
+# Three numbers, so that an IPv4 address is no version.
+VERSION = r"^[0-9]{1,4}(\.[0-9]{1,4}){1,2}((a|b|rc|\.dev|\.post)[0-9]{1,4})?$"
+Version = Annotated[str, StringConstraints(pattern=VERSION)]
+EngineRevision = Annotated[str, StringConstraints(pattern=f"^diffusers-{VERSION[1:]}")]
+ImageDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+Capability = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,2}\.[0-9]$")]
+Engine = Literal["framework", "diffusers"]
+Backend = Literal["cosmos-framework-native-ray-serve", "diffusers-ray-serve"]
+CheckpointId = Literal["nvidia/Cosmos3-Nano", "Cosmos3-Nano", "tiny"]
+Mode = Literal[
+    "text2image", "text2video", "image2image", "image2video", "video2video", "audio_image2video",
+    "forward_dynamics", "inverse_dynamics", "wam", "reasoner",
+]  # fmt: skip
+Phase = Literal[
+    "queue", "staging", "inference", "denoise", "decode", "encode", "hash",
+    "submit_to_end", "delivery", "qualification", "publication",
+]  # fmt: skip
+Family = Literal[
+    "B300", "B200", "GB200", "H200", "H100", "A100", "L40S", "L4", "RTX PRO 6000 Blackwell", "RTX 5090", "RTX 4090",
+    "other",
+]  # fmt: skip
+Kind = Literal["vision", "control_edge", "control_blur", "control_depth", "control_seg", "control_wsm", "text", "other"]
+CODES: Final = frozenset({*SampleCode, *RULE_CODES.values(), "contract_violation", "native_sample_missing"})
+# Longest name first: `GB200` holds `B200`.
+FAMILIES: Final = sorted((f for f in get_args(Family) if f != "other"), key=len, reverse=True)
+Count = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-def export_evidence(
-    location: str,
-    output: Path,
-    *,
-    system_info: Path | None = None,
-    deny: Iterable[str] = (),
-    environ: Mapping[str, str] | None = None,
-) -> Evidence:
-    """Write the shareable record of the publication at `location` to `output`.
+class Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Gpu(Record):
+    """GPUs of one family, as `/system-info` named them when it was saved."""
+
+    family: Family
+    count: Annotated[int, Field(ge=1)]
+    compute_capability: Capability | None = None
+
+
+class SampleEvidence(Record):
+    """One sample, by its place in the request from 0; its name stays where it is."""
+
+    index: Count
+    mode: Mode | None = None
+    state: SampleState
+    code: str | None = None
+    seed: Seed | None = None
+    num_frames: Count | None = None
+    guardrails_applied: Count = 0
+    timings_s: dict[Phase, float] = Field(default_factory=dict)
+    coalesced: Count | None = None
+    inference_batch: Count | None = None
+
+
+class ArtifactEvidence(Record):
+    """One file: which sample's (by index), what kind, and what decoding it showed."""
+
+    sample: Count
+    kind: Kind
+    bytes: Count
+    sha256: Sha256
+    width: Count | None = None
+    height: Count | None = None
+    frames: Count | None = None
+
+
+class RecoveryEvidence(Record):
+    """That it was derived from retained outputs, and how many; the first attempt's recorded code where it is known."""
+
+    source: Literal["service_ledger", "output_directory", "output_prefix"]
+    response: Literal["ledger", "none"]
+    native_files: Count
+    first_attempt_code: str | None = None
+
+
+class Evidence(Record):
+    """The whole record. None means that the publication does not say it, or says it in a form that is not taken."""
+
+    schema_version: Literal["cosmos3.evidence.v1"] = "cosmos3.evidence.v1"
+    status: Literal["completed", "partial", "recovered"]
+    backend: Backend | None
+    engine: Engine | None
+    engine_revision: HEX40 | EngineRevision | None
+    server_source_revision: HEX40 | None
+    client_version: Version | None
+    image_digest: ImageDigest | None
+    checkpoint: CheckpointId | None
+    checkpoint_revision: HEX40 | None
+    checkpoint_digest: Sha256 | None
+    weights: Literal["random", "pretrained", "unknown"]
+    guardrails_configured: bool | None
+    gpus: list[Gpu] = Field(default_factory=list)
+    max_batch_size: Count | None
+    samples: list[SampleEvidence]
+    artifacts: list[ArtifactEvidence]
+    succeeded: Count
+    missing: Count
+    bytes: Count
+    phases_s: dict[Phase, float]
+    provenance_sha256: Sha256
+    request_sha256: Sha256 | None
+    response_sha256: Sha256 | None
+    recovery: RecoveryEvidence | None = None
+
+
+def evidence_of(record: Provenance, digest: str, system: Mapping[str, Any] | None = None) -> Evidence:
+    """The evidence of a verified publication.
 
     Args:
-        system_info: a saved answer of `GET /system-info`, for GPU family and count.
-        deny: names besides those of the publication and this environment that must not appear.
-
-    Raises:
-        IntegrityError: code `publication_damaged`: only a verified publication is evidence.
-        Refusal: code `evidence_leak`: a name would have come out; nothing was written.
-        UsageError: the saved `/system-info` cannot be read.
+        digest: SHA-256 of the bytes of its provenance.json.
+        system: a saved answer of `GET /system-info`.
     """
-    environ = os.environ if environ is None else environ
-    return asyncio.run(_export(location, output, system_info, tuple(deny), environ))
-
-
-async def _export(
-    location: str, output: Path, system_info: Path | None, deny: tuple[str, ...], environ: Mapping[str, str]
-) -> Evidence:
-    system = _system(system_info) if system_info else {}
-    with tempfile.TemporaryDirectory(prefix="cosmos3-evidence-") as folder:
-        publication = await (await read_publication(location, Path(folder), environ)).verify()
-        try:
-            evidence = await asyncio.to_thread(evidence_of, publication.provenance, publication.digest, system)
-        except ValidationError as error:
-            where = ".".join(map(str, error.errors(include_input=False)[0]["loc"]))
-            raise InputError(
-                f"provenance.json holds a number that no record can: {where}", code="invalid_publication"
-            ) from None
-        text = json.dumps(evidence.model_dump(mode="json"), indent=2, sort_keys=True, allow_nan=False) + "\n"
-        records = [record async for record in _records(publication, Path(folder))]
-    await asyncio.to_thread(check, text, [*records, system], [*deny, location, *_surroundings(environ)])
-    await asyncio.to_thread(_write, output, text)
-    return evidence
-
-
-def check(text: str, records: Iterable[Any], names: Iterable[str]) -> None:
-    """Refuse a finished record that holds any name of its sources.
-
-    Args:
-        records: decoded JSON: the publication's own records.
-        names: further texts that must not appear.
-
-    Raises:
-        Refusal: code `evidence_leak`; it says what kind of thing, never the name.
-    """
-    values = set(values_of(text))
-    said = {
-        part for record in records for under, part in texts_in(record) if not (under in REPEATED and part in values)
-    }
-    known = with_parts([*said, *names]) - {value.removeprefix("sha256:") for value in values if HASHES.fullmatch(value)}
-    if found := leaks(text, vocabulary(Evidence) | CODES | {"other"}, known):
-        raise Refusal(
-            f"the record would hold what must not be shared: {', '.join(found)}; nothing was written",
-            remedy="report this as a fault of the allow-list; share nothing made by hand instead",
-            code="evidence_leak",
+    place = {name: index for index, name in enumerate(record.sample_names)}
+    args = {r["args"].get("name"): r["args"] for r in record.structured_outputs if isinstance(r.get("args"), dict)}
+    seen = {proof.path: proof for proof in record.media}
+    checkpoint, recovery = record.checkpoint, record.recovery
+    samples = [_sample(place[r.name], r, args.get(r.name, {})) for r in record.samples if r.name in place]
+    attempt = recovery.first_attempt if recovery else None
+    return Evidence(
+        status=record.status,
+        backend=_of(Backend, record.backend),
+        engine=_of(Engine, record.engine.engine if record.engine else None),
+        engine_revision=_fits(f"{SOURCE_REVISION}|^diffusers-{VERSION[1:]}", record.framework_revision),
+        server_source_revision=_fits(SOURCE_REVISION, record.server_source_revision),
+        client_version=_fits(VERSION, record.client_version),
+        image_digest=_fits(r"^sha256:[0-9a-f]{64}$", record.runtime_image.rpartition("@")[2]),
+        checkpoint=_of(CheckpointId, checkpoint.id if checkpoint else None),
+        checkpoint_revision=_fits(SOURCE_REVISION, checkpoint.revision if checkpoint else None),
+        checkpoint_digest=_fits(
+            r"^[0-9a-f]{64}$", (checkpoint.digest or "").removeprefix("sha256:") if checkpoint else ""
+        ),
+        weights=record.weights,
+        guardrails_configured=record.guardrails,
+        gpus=_gpus(system or {}),
+        max_batch_size=record.max_batch_size,
+        samples=samples,
+        artifacts=[
+            ArtifactEvidence(
+                sample=place[item.sample],
+                kind=_kind(item.path),
+                bytes=item.bytes,
+                sha256=item.sha256,
+                **(seen[item.path].model_dump(include={"width", "height", "frames"}) if item.path in seen else {}),
+            )
+            for item in record.artifacts
+            if item.sample in place
+        ],
+        succeeded=sum(sample.state is SampleState.SUCCEEDED for sample in samples),
+        missing=len(record.missing),
+        bytes=sum(item.bytes for item in record.artifacts),
+        phases_s=_phases(record.phases),
+        provenance_sha256=digest,
+        request_sha256=_fits(SHA256_HEX, record.request_sha256),
+        response_sha256=_fits(SHA256_HEX, record.response_sha256),
+        recovery=RecoveryEvidence(
+            source=recovery.source,
+            response=recovery.response,
+            native_files=len(recovery.natives),
+            first_attempt_code=_code(attempt.failure_code if attempt else None),
         )
+        if recovery
+        else None,
+    )
 
 
-async def _records(publication: Publication, folder: Path) -> Any:
-    """The publication's JSON records, one after the other."""
-    for name in ("provenance.json", "request.json", "response.json"):
-        path = folder / f"scan-{name}"
-        try:
-            await publication.place.store.download(publication.place.key(name), path, max_bytes=MAX_RECORD_BYTES)
-        except NotFound:
-            continue  # a recovered publication may have no response
-        with suppress(ValueError, RecursionError):
-            yield await asyncio.to_thread(json.loads, path.read_bytes())
+def _sample(index: int, record: SampleRecord, args: Mapping[str, Any]) -> SampleEvidence:
+    checks = record.guardrails.get("checks") or record.guardrails.get("applied")
+    frames, seed = args.get("num_frames"), record.seed
+    return SampleEvidence(
+        index=index,
+        mode=_of(Mode, args.get("model_mode")),
+        state=record.state,
+        code=_code(record.code),
+        seed=seed if seed is not None and -(2**63) <= seed < 2**63 else None,
+        num_frames=frames if type(frames) is int and 0 <= frames < 2**31 else None,
+        guardrails_applied=len(checks) if isinstance(checks, list) else 0,
+        timings_s=_phases(record.timings),
+        coalesced=record.wave.coalesced if record.wave else None,
+        inference_batch=record.wave.inference_batch if record.wave else None,
+    )
 
 
-def _surroundings(environ: Mapping[str, str]) -> list[str]:
-    """What is known of this machine and its user."""
-    names = [value for value in environ.values() if len(value) < 4096]
-    names += [socket.gethostname(), socket.getfqdn()]
-    with suppress(OSError, KeyError, RuntimeError):
-        names += [getpass.getuser(), str(Path.home())]
-    return names
+def _of(allowed: Any, value: object) -> Any:
+    """The value where it is one of the words, else None."""
+    return value if isinstance(value, str) and value in get_args(allowed) else None
 
 
-def _system(file: Path) -> dict[str, Any]:
-    remedy = "save it with: curl -H 'Authorization: Bearer …' http://the-host:8000/system-info > system-info.json"
-    try:
-        if file.stat().st_size > MAX_SYSTEM_BYTES:
-            raise UsageError(f"the saved /system-info is larger than {MAX_SYSTEM_BYTES} bytes", remedy=remedy)
-        found = json.loads(file.read_bytes())
-    except OSError as error:
-        raise UsageError(f"the saved /system-info cannot be read: {error.strerror}", remedy=remedy) from None
-    except (ValueError, RecursionError):
-        raise UsageError("the saved /system-info is not JSON", remedy=remedy) from None
-    if not isinstance(found, dict):
-        raise UsageError("the saved /system-info is not a JSON object", remedy=remedy)
-    return found
+def _fits(pattern: str, value: object) -> str | None:
+    # `$` alone would let a line end through.
+    ok = isinstance(value, str) and re.search(pattern, value) is not None and value.isprintable()
+    return value if ok and isinstance(value, str) else None
 
 
-def _write(output: Path, text: str) -> None:
-    output.parent.mkdir(parents=True, exist_ok=True)
-    part = output.with_name(f".{output.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(output)
+def _code(value: str | None) -> str | None:
+    return value if value in CODES else None if value is None else "other"
+
+
+def _phases(found: Mapping[str, float]) -> dict[Phase, float]:
+    return {phase: round(found[phase], 6) for phase in get_args(Phase) if phase in found}
+
+
+def _kind(path: str) -> Kind:
+    stem = path.rsplit("/", 1)[-1].partition(".")[0]
+    kinds: dict[str, Kind] = {"vision": "vision", "reasoner_text": "text"}
+    for hint in HINTS:
+        kinds[f"control_{hint}"] = f"control_{hint}"  # type: ignore[assignment]
+    return kinds.get(stem, "other")
+
+
+def _gpus(system: Mapping[str, Any]) -> list[Gpu]:
+    """Counts by family and capability; a name that is not known counts as `other`."""
+    counts: dict[tuple[Family, str | None], int] = {}
+    listed = system.get("accelerators")
+    for item in listed if isinstance(listed, list) else []:
+        if not isinstance(item, dict):
+            continue
+        name = str(item.get("name", ""))
+        words = set(re.split(r"[\s\-_]+", name.upper()))
+        known = (f for f in FAMILIES if set(f.upper().split()) <= words)
+        family: Family = next(known, "other")
+        key = (family, _fits(r"^[0-9]{1,2}\.[0-9]$", item.get("compute_capability")))
+        counts[key] = counts.get(key, 0) + 1
+    return [
+        Gpu(family=family, count=count, compute_capability=cc)
+        for (family, cc), count in sorted(counts.items(), key=str)
+    ]

@@ -17,7 +17,7 @@ from cosmos3_serve.bench.generator.arrivals import Arrivals
 from cosmos3_serve.bench.generator.records import Cell, Sample, Workload
 from cosmos3_serve.bench.generator.shapes import Mix
 from cosmos3_serve.client.http import ONCE, Service
-from cosmos3_serve.contract.response import BatchResponse
+from cosmos3_serve.contract.batch import BatchResponse
 from cosmos3_serve.errors import Cosmos3Error
 
 COUNTER = "cosmos3_generator_inference_batch_size_sum"

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from cosmos3_serve.contract.limits import MAX_NUM_FRAMES, MAX_NUM_STEPS
-from cosmos3_serve.contract.sizes import Resolution
+from cosmos3_serve.contract.media import Resolution
 
 _FORM = re.compile(r"(\d{1,6})x(\d{1,6})(?:@(\w{1,8}))?", re.ASCII)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cosmos3_serve.contract.placement import check_placement
+from cosmos3_serve.contract.rules import check_placement
 from cosmos3_serve.deploy.kuberay.applications import FIXED, MODELS
 from cosmos3_serve.deploy.kuberay.values import Service
 from cosmos3_serve.deploy.yamltext import from_yaml

@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from cosmos3_serve.contract.batch import BatchRequest, parse_batch
+from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.jsontext import decode_json
-from cosmos3_serve.contract.ledger_view import BatchView
+from cosmos3_serve.contract.parse import parse_batch
+from cosmos3_serve.contract.views import BatchView
 from cosmos3_serve.errors import (
     Draining,
     FieldError,

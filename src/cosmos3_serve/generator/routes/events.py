@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cosmos3_serve.contract.ledger_view import BatchEvent
+from cosmos3_serve.contract.views import BatchEvent
 
 HEARTBEAT_S = 15.0
 RETRY_MS = 2000

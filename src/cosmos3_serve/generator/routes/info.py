@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from cosmos3_serve.contract.custom_defaults import defaults_sha256
-from cosmos3_serve.contract.readiness import Check, ReadyReport
+from cosmos3_serve.contract.defaults import defaults_sha256
 from cosmos3_serve.contract.targets import judge_targets
+from cosmos3_serve.contract.views import Check, ReadyReport
 from cosmos3_serve.errors import NotReady
 from cosmos3_serve.generator.front import Front
 from cosmos3_serve.service.metrics import CONTENT_TYPE

@@ -5,7 +5,7 @@ from support import media
 from support.engine import make_engine
 from support.vae import remembering
 
-from cosmos3_serve.contract.sizes import SIZES
+from cosmos3_serve.contract.media import SIZES
 
 
 @pytest.fixture(scope="session")

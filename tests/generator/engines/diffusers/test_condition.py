@@ -10,8 +10,8 @@ from PIL import Image
 from support.engine import make_job
 from support.media import frames
 
+from cosmos3_serve.contract.media import SIZES
 from cosmos3_serve.contract.resolved import ResolvedSample
-from cosmos3_serve.contract.sizes import SIZES
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.engines.actions import DOMAIN_IDS
 from cosmos3_serve.generator.engines.diffusers.condition import _fit

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from cosmos3_serve.contract.media import SIZES
 from cosmos3_serve.contract.profile import DIFFUSERS_DOMAINS
 from cosmos3_serve.contract.resolved import ResolvedSample
-from cosmos3_serve.contract.sizes import SIZES
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.engines.actions import DOMAIN_IDS, VIEW_POINTS, read_actions
 from cosmos3_serve.generator.engines.ahead import Take, Wanted

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from cosmos3_serve.contract.media import round_frames
 from cosmos3_serve.contract.resolved import ResolvedSample
-from cosmos3_serve.contract.sizes import round_frames
 from cosmos3_serve.generator.engines.ahead import Take, Wanted
 from cosmos3_serve.generator.engines.diffusers.attend import Controls
 from cosmos3_serve.generator.engines.diffusers.codec import Codec, to_pixels

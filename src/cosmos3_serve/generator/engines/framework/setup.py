@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from cosmos3_serve.contract.placement import SHARDED
+from cosmos3_serve.contract.rules import SHARDED
 from cosmos3_serve.errors import CheckpointUnavailable, FieldError, UsageError
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import NANO, Checkpoint

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.publication import IMAGE, VIDEO, sample, write_publication
 
-from cosmos3_serve.contract.evidence import evidence_of
+from cosmos3_serve.contract.batch import CheckpointRecord, EngineRecord
 from cosmos3_serve.contract.provenance import Provenance
 from cosmos3_serve.contract.records import SampleRecord, SampleWave
-from cosmos3_serve.contract.response import CheckpointRecord, EngineRecord
 from cosmos3_serve.errors import IntegrityError, Refusal, UsageError
-from cosmos3_serve.review.evidence import check, export_evidence
+from cosmos3_serve.review.evidence import evidence_of
+from cosmos3_serve.review.evidence_export import check, export_evidence
 
 NAMES = {
     "tenant": "tenant-acme7",

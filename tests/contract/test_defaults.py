@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cosmos3_serve.contract.custom_defaults import (
+from cosmos3_serve.contract.defaults import (
     CUSTOMIZABLE,
     defaults_sha256,
     parse_custom_defaults,
