@@ -65,7 +65,7 @@ WAN_VAE = Asset(
     purpose="video autoencoder",
     files=("Wan2.2_VAE.pth",),
 )
-# The framework's audio autoencoder. Upstream asks for the branch `main` of this repository; here it is the pinned commit.
+# The framework's audio autoencoder: upstream asks for the branch `main` of this repository, we pin a commit.
 AVAE = Asset(
     NANO.repo,
     NANO.revision,
