@@ -21,7 +21,7 @@ from cosmos3_serve.bench.records import Profile, Run, Workload
 from cosmos3_serve.bench.seen import SLACK_TOKENS
 from cosmos3_serve.bench.validity import check
 from cosmos3_serve.bench.videos import LISTING, VideoSet
-from cosmos3_serve.client.reasoner import Reasoner, data_url
+from cosmos3_serve.reasoner_client.ask import Reasoner, data_url
 from cosmos3_serve.settings import REASONER_TOKEN_ENV
 
 PROFILES: tuple[Profile, ...] = ("round-robin", "session-affinity")

@@ -16,8 +16,8 @@ from cosmos3_serve.bench.records import Workload
 from cosmos3_serve.bench.seen import SLACK_TOKENS
 from cosmos3_serve.bench.validity import check
 from cosmos3_serve.bench.videos import Recipe, make_videos
-from cosmos3_serve.client.reasoner import Reasoner
 from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.reasoner_client.ask import Reasoner
 
 WORK = Workload(profile="session-affinity", videos=2, questions=2, output_tokens=4, concurrency=(1,))
 DIRECTORY = os.environ.get("COSMOS3_AIPERF_DIR", "")

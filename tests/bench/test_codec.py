@@ -3,8 +3,8 @@ from support.bench_server import BenchServer, Faults, bench_server
 
 from cosmos3_serve.bench.codec import choose_codec
 from cosmos3_serve.bench.seen import SLACK_TOKENS, video_tokens
-from cosmos3_serve.client.reasoner import Reasoner
 from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.reasoner_client.ask import Reasoner
 
 TOKEN = {"COSMOS3_REASONER_TOKEN": "bench-token"}
 

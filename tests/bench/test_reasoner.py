@@ -17,8 +17,8 @@ from cosmos3_serve.bench.reasoner import Known, Places, in_turns, prepare, run
 from cosmos3_serve.bench.records import Profile, Run, Workload
 from cosmos3_serve.bench.seen import SLACK_TOKENS
 from cosmos3_serve.bench.videos import Recipe, VideoSet, make_videos
-from cosmos3_serve.client.reasoner import Reasoner
 from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.reasoner_client.ask import Reasoner
 
 TOKEN = {"COSMOS3_REASONER_TOKEN": "bench-token"}
 

@@ -11,7 +11,7 @@ from support.bench_server import BenchServer, Faults, bench_server
 from cosmos3_serve.bench import plots
 from cosmos3_serve.cli import main
 from cosmos3_serve.cli.bench import _show_level
-from cosmos3_serve.client.served import until_served
+from cosmos3_serve.reasoner_client.served import until_served
 
 WORK = ["--load", "own", "--videos", "3", "--questions", "2", "--output-tokens", "4", "--concurrency", "1,2"]
 

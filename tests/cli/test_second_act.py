@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from cosmos3_serve.cli import output, quickstart, second_act
-from cosmos3_serve.client.reasoner import Answer
 from cosmos3_serve.errors import ContractViolation
+from cosmos3_serve.reasoner_client.ask import Answer
 
 
 def answer(session: str, media: str, replica: str = "replica-0", tokens: int = 40) -> Answer:

@@ -165,7 +165,7 @@ def test_the_client_has_the_program_that_makes_the_smoke_tests_video() -> None:
     (installed,) = [one.rest for one in found if one.word == "RUN" and "apt-get install" in one.rest]
     packages = re.search(r"apt-get install ((?:[a-z0-9-]+ ?)+)", installed.replace("--yes", "").replace("  ", " "))
     assert packages is not None and "ffmpeg" in packages[1].split()
-    # What the recipes promise of it: the smoke test's own look for the program (client/synthetic_video.py).
+    # What the recipes promise of it: the smoke test's own look for the program (reasoner_client/synthetic_video.py).
     page = (ROOT / "recipes/cosmos3-nano-reasoner/perf/README.md").read_text()
     assert "video with FFmpeg" in page and "frames a second with PyAV" in " ".join(page.split())
 

@@ -32,10 +32,10 @@ from support.real_fleet import (
     video,
 )
 
-from cosmos3_serve.client import reasoner_smoke
-from cosmos3_serve.client.reasoner import Reasoner
 from cosmos3_serve.reasoner.member import HeldMedia, Service
 from cosmos3_serve.reasoner.setup import MODEL_NAME, SECRET_HEADER
+from cosmos3_serve.reasoner_client import smoke
+from cosmos3_serve.reasoner_client.ask import Reasoner
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -155,7 +155,7 @@ async def test_replicas_listen_on_loopback_only(reasoner: RealFleet) -> None:
 
 async def test_smoke_passes(reasoner: RealFleet) -> None:
     async with Reasoner(reasoner.url, environ={"COSMOS3_REASONER_TOKEN": TOKENS["one"]}) as client:
-        found = await reasoner_smoke.smoke(client, seconds=6)
+        found = await smoke.smoke(client, seconds=6)
     assert found["video_tokens"] > 1000
     assert found["description"]
 

@@ -12,7 +12,7 @@ from support.service import client, images
 
 from cosmos3_serve.cli.independent import verify_publication
 from cosmos3_serve.client.journal import Journals
-from cosmos3_serve.client.recover import RecoverOrder, recover_batch
+from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import ContractViolation, Refusal
 from cosmos3_serve.generator.local import LocalGenerator

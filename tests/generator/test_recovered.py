@@ -17,7 +17,7 @@ from support.fakes import FakeClock
 from support.mangling import ManglingProxy
 
 from cosmos3_serve.client.journal import Journals
-from cosmos3_serve.client.recover import RecoverOrder, recover_batch
+from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.contract.profile import diffusers_profile
 from cosmos3_serve.errors import ContractViolation

@@ -17,9 +17,10 @@ PACKAGE = "cosmos3_serve"
 ALLOWED: dict[str, set[str] | None] = {
     "cli": None,  # everything
     "deploy": {"contract"},
-    "bench": {"client", "contract"},
+    "bench": {"client", "reasoner_client", "contract"},
     "review": {"contract", "storage"},
     "checks": {"weights", "storage", "contract"},
+    "reasoner_client": {"client", "contract"},
     "client": {"contract", "storage"},
     "generator": {"service", "weights", "storage", "contract"},
     "reasoner": {"service", "weights", "storage", "contract"},
@@ -31,7 +32,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
 }
 HEAVY = {"ray", "torch", "diffusers", "transformers", "numpy", "fastapi", "moto"}
-LIGHT_ROOMS = ("contract", "storage", "client", "review", "checks", "deploy")
+LIGHT_ROOMS = ("contract", "storage", "client", "reasoner_client", "review", "checks", "deploy")
 CLIENT_CPU_S = 0.5
 
 

@@ -12,8 +12,8 @@ import httpx
 
 from cosmos3_serve.bench.seen import video_tokens
 from cosmos3_serve.bench.videos import CODECS, MIME, Recipe, make_video
-from cosmos3_serve.client.reasoner import Reasoner, data_url
 from cosmos3_serve.errors import Cosmos3Error, InputError, Unauthorized, Unreachable
+from cosmos3_serve.reasoner_client.ask import Reasoner, data_url
 
 AUTO = "auto"
 # Small, but some video tokens more than a text prompt may differ by.

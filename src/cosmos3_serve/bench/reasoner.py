@@ -19,9 +19,9 @@ from cosmos3_serve.bench.records import Request, Run, Weights, Workload
 from cosmos3_serve.bench.served_clips import refuse_changed, refuse_changed_at
 from cosmos3_serve.bench.validity import of_session, refuse
 from cosmos3_serve.bench.videos import Video, VideoSet, refuse_duplicates
-from cosmos3_serve.client.reasoner import Reasoner
-from cosmos3_serve.client.served import until_served
 from cosmos3_serve.errors import ContractViolation, InputError
+from cosmos3_serve.reasoner_client.ask import Reasoner
+from cosmos3_serve.reasoner_client.served import until_served
 
 Progress = Callable[[str, int, int], None]
 LevelEnded = Callable[[str, str], None]

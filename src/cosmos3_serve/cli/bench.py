@@ -73,7 +73,7 @@ def videos(
 
     from cosmos3_serve.bench.codec import AUTO, choose_codec
     from cosmos3_serve.bench.videos import CODECS, LISTING, Recipe, VideoSet, make_videos
-    from cosmos3_serve.client.reasoner import Reasoner
+    from cosmos3_serve.reasoner_client.ask import Reasoner
 
     async def choose(codecs: tuple[str, ...]) -> str:
         async with Reasoner(endpoint, token_env=token_env, model=model, timeout_s=timeout) as asked:
@@ -164,7 +164,7 @@ def reasoner(
     from cosmos3_serve.bench.reasoner import run as run_bench
     from cosmos3_serve.bench.records import Run, Weights, Workload
     from cosmos3_serve.bench.videos import LISTING, Recipe, make_videos
-    from cosmos3_serve.client.reasoner import Reasoner
+    from cosmos3_serve.reasoner_client.ask import Reasoner
 
     try:
         workload = Workload.model_validate(

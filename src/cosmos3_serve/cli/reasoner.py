@@ -84,7 +84,7 @@ def ask(
 
     A file is uploaded once, whatever the number of questions.
     """
-    from cosmos3_serve.client.reasoner import Answer, Reasoner
+    from cosmos3_serve.reasoner_client.ask import Answer, Reasoner
 
     fields: dict[str, Any] = {"cosmos3": {"explain": True}} if explain else {}
     name = session or f"ask-{secrets.token_hex(8)}"
@@ -137,8 +137,8 @@ def smoke(
 
     The last line starts with `Smoke test passed` and holds the model's description; the exit code is not 0 otherwise.
     """
-    from cosmos3_serve.client.reasoner import Reasoner
-    from cosmos3_serve.client.reasoner_smoke import smoke as run_smoke
+    from cosmos3_serve.reasoner_client.ask import Reasoner
+    from cosmos3_serve.reasoner_client.smoke import smoke as run_smoke
 
     def say(text: str) -> None:
         output.console().print(text, markup=False, style="dim")
@@ -174,7 +174,7 @@ def sessions(
 
     The list is the fleet's, whichever gateway answers; keys are shown as digests.
     """
-    from cosmos3_serve.client.reasoner import Reasoner
+    from cosmos3_serve.reasoner_client.ask import Reasoner
 
     async def run() -> dict[str, Any]:
         async with Reasoner(endpoint, token_env=token_env, timeout_s=timeout) as reasoner:

@@ -69,7 +69,7 @@ def recover(
     attempt's recorded outcome is not changed, and a publication is never overwritten.
     """
     from cosmos3_serve.client.progress import Bars
-    from cosmos3_serve.client.recover import RecoverOrder, recover_batch
+    from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 
     if not output_path.strip():
         raise UsageError("missing option --output-path", remedy="run the same command with --help")

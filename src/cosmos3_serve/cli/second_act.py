@@ -23,7 +23,7 @@ from cosmos3_serve.errors import ContractViolation, StartRefused
 from cosmos3_serve.settings import ReasonerSettings
 
 if TYPE_CHECKING:
-    from cosmos3_serve.client.reasoner import Answer
+    from cosmos3_serve.reasoner_client.ask import Answer
 
 QUESTIONS = ("What happens in this video?", "Which colour is seen most?")
 MAX_TOKENS = 24
@@ -100,7 +100,7 @@ def _flags(workdir: Path, workers: int) -> list[str]:
 
 
 async def _ask(video: Path, session: str, endpoint: str, environ: Mapping[str, str], out: Console) -> list[Answer]:
-    from cosmos3_serve.client.reasoner import Reasoner
+    from cosmos3_serve.reasoner_client.ask import Reasoner
 
     def show(piece: str) -> None:
         out.print(output.printable(piece).replace("\n", " "), end="", markup=False)

@@ -1,7 +1,8 @@
 """The batch client: S3 (or a file) in, S3 (or a directory) out. Needs neither Ray nor torch.
 
-load.py        input, endpoint, token, output path      follow.py    POST, events, the end of a batch
-journal.py     the run on disk, before the POST          judge.py     is the answer complete?
-submission.py  a new run; resume.py: an old one          deliver.py   transfer.py, decode.py, publish.py
-http.py        one pool, one deadline, retries           outcome.py   what a failure means for the run
+load.py        input, endpoint, token, output path      follow.py      POST, events, the end of a batch
+journal.py     the run on disk, before the POST         acceptance.py  is the answer complete?
+submission.py  a new run; resume.py: an old one         deliver.py     transfer.py, decode.py, publish.py
+http.py        one pool, one deadline, retries          outcome.py     what a failure means for the run
+recovery/      retained outputs of a lost batch become a publication
 """

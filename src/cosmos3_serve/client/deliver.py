@@ -1,4 +1,4 @@
-"""From a judged response to a publication: download, verify, decode, upload, read back.
+"""From a accepted response to a publication: download, verify, decode, upload, read back.
 
 What fits into the local spool is verified completely before the output location is touched. A larger batch goes
 through in windows, each verified before it is uploaded and removed after, so that the disk stays bounded as well.
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from cosmos3_serve.client.acceptance import Accepted
 from cosmos3_serve.client.decode import Decoder
 from cosmos3_serve.client.expect import expectation
 from cosmos3_serve.client.journal import Journal
-from cosmos3_serve.client.judge import Judged
 from cosmos3_serve.client.pool import each
 from cosmos3_serve.client.progress import Progress
 from cosmos3_serve.client.publish import UPLOADS, Publication
@@ -29,7 +29,7 @@ from cosmos3_serve.storage.files import in_thread
 class Delivery:
     """Carries the artifacts of one batch; `phases` collects seconds of `delivery` and `publication`."""
 
-    judged: Judged
+    accepted: Accepted
     journal: Journal
     transfer: Transfer
     publication: Publication
@@ -49,7 +49,7 @@ class Delivery:
         """
         proofs = await in_thread(self.journal.proofs)
         todo: list[Artifact] = []
-        for artifact in self.judged.artifacts:
+        for artifact in self.accepted.artifacts:
             # Only what an earlier process of this run decoded and uploaded is taken as done, and it is read back again.
             if artifact.path in proofs and await self.publication.holds(artifact):
                 self._proved(artifact, proofs[artifact.path])
@@ -73,7 +73,7 @@ class Delivery:
 
     async def _fetch(self, artifact: Artifact) -> None:
         path = await self.transfer.fetch(artifact)
-        expect = expectation(artifact.path, self.judged.args[artifact.sample])
+        expect = expectation(artifact.path, self.accepted.args[artifact.sample])
         proof: dict[str, Any] = {}
         if expect is not None:
             found = await self.decoder.check(path, expect, name=artifact.path)

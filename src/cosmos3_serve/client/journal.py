@@ -41,7 +41,7 @@ class Run(BaseModel):
 
     Attributes:
         state: `prepared` before the POST was answered, `submitted` once accepted, `ended` once response.json is kept,
-            `failed` when the outcome was judged and not published (`failure` says why).
+            `failed` when the outcome was examined and not published (`failure` says why).
         ledger: whether the service keeps batches by id, so that this run can be continued without its response.
     """
 

@@ -59,7 +59,7 @@ def settle(error: Cosmos3Error, journal: Journal, resume: str, *, first: bool) -
         return _as(Cosmos3RayServeError, error, _join(_where(journal), kept))
     if again:
         return _as(Incomplete, error, _join(f"run again what may be: {resume}", error.remedy))
-    return _as(type(error), error, _join(error.remedy, kept, f"to judge them anew: {resume}"))
+    return _as(type(error), error, _join(error.remedy, kept, f"to check them again: {resume}"))
 
 
 def interrupted(journal: Journal | None, resume: str) -> Interrupted:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
 from cosmos3_serve import __version__
+from cosmos3_serve.client.acceptance import Accepted
 from cosmos3_serve.client.journal import Run
-from cosmos3_serve.client.judge import Judged
 from cosmos3_serve.client.publish import PROVENANCE, published_uri
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.provenance import MediaProof, Plan, Provenance
@@ -35,7 +35,7 @@ def plan(request: BatchRequest, *, run_id: str, endpoint: str, input_path: str, 
 def provenance(
     run: Run,
     request: BatchRequest,
-    judged: Judged,
+    accepted: Accepted,
     *,
     request_bytes: bytes,
     response_bytes: bytes,
@@ -45,7 +45,7 @@ def provenance(
 ) -> Provenance:
     """The record of a publication whose every artifact is verified and in place."""
     environ = os.environ if environ is None else environ
-    response, missing = judged.response, {verdict.name: verdict for verdict in judged.missing}
+    response, missing = accepted.response, {verdict.name: verdict for verdict in accepted.missing}
     uri = published_uri(run.output_path)
     # A baseline service sends no records; what it does say about each sample is put into the same shape.
     records = response.samples or [
@@ -54,13 +54,13 @@ def provenance(
             state=SampleState.FAILED if name in missing else SampleState.SUCCEEDED,
             code=missing[name].code if name in missing else None,
             message=missing[name].message if name in missing else None,
-            seed=_seed(judged, name),
+            seed=_seed(accepted, name),
         )
         for name in request.names
     ]
     known = {record.name: record.seed for record in records}
     return Provenance(
-        status=cast(Literal["completed", "partial"], judged.status),
+        status=cast(Literal["completed", "partial"], accepted.status),
         run_id=run.run_id,
         endpoint=run.endpoint,
         input_path=run.input_path,
@@ -74,7 +74,7 @@ def provenance(
         max_batch_size=response.max_batch_size,
         framework_revision=response.framework_revision,
         server_source_revision=response.server_source_revision,
-        artifacts=list(judged.artifacts),
+        artifacts=list(accepted.artifacts),
         structured_outputs=response.outputs,
         runtime_image=environ.get(IMAGE_ENV, ""),
         published_uri=uri,
@@ -82,7 +82,7 @@ def provenance(
         engine=response.engine,
         checkpoint=response.checkpoint,
         weights=response.weights or "unknown",
-        seeds={name: _seed(judged, name) if known.get(name) is None else known[name] for name in request.names},
+        seeds={name: _seed(accepted, name) if known.get(name) is None else known[name] for name in request.names},
         samples=records,
         missing=list(missing),
         phases={name: round(seconds, 3) for name, seconds in phases.items()},
@@ -93,6 +93,6 @@ def provenance(
     )
 
 
-def _seed(judged: Judged, name: str) -> int | None:
-    seed = judged.args.get(name, {}).get("seed")
+def _seed(accepted: Accepted, name: str) -> int | None:
+    seed = accepted.args.get(name, {}).get("seed")
     return seed if type(seed) is int else None

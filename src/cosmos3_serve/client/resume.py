@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cosmos3_serve.client import follow, load
+from cosmos3_serve.client.acceptance import SAMPLES_FAILED
 from cosmos3_serve.client.http import Service
 from cosmos3_serve.client.journal import Journal, Run, key_of
-from cosmos3_serve.client.judge import SAMPLES_FAILED
 from cosmos3_serve.client.publish import REQUEST, Found, Publication, read_bytes, read_json, verified_manifest
 from cosmos3_serve.client.submission import Submission
 from cosmos3_serve.contract.batch import BatchRequest, body_sha256

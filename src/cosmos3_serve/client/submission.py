@@ -1,6 +1,6 @@
 """One submission from the input file to the publication, new or resumed (source: wire baseline section 4).
 
-load ─ check ─ journal ─ POST ─ follow ─ judge ─ download, verify, decode ─ publish ─ provenance ─ forget
+load ─ check ─ journal ─ POST ─ follow ─ accept ─ download, verify, decode ─ publish ─ provenance ─ forget
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.client import follow, load, outcome, problem, record
+from cosmos3_serve.client.acceptance import accept
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.decode import Decoder
 from cosmos3_serve.client.deliver import Delivery
 from cosmos3_serve.client.http import Retry, Service
 from cosmos3_serve.client.journal import Journal, Journals, Run, default_root, key_of
-from cosmos3_serve.client.judge import judge
 from cosmos3_serve.client.progress import Progress
 from cosmos3_serve.client.publish import Found, Publication
 from cosmos3_serve.client.transfer import Transfer
@@ -207,10 +207,10 @@ class Submission:
         self, service: Service, journal: Journal, request: BatchRequest, publication: Publication, response: bytes
     ) -> dict[str, Any]:
         run = journal.run
-        judged = await in_thread(
-            judge, request, response, expected_revision=run.expected_revision, allow_partial=run.allow_partial
+        accepted = await in_thread(
+            accept, request, response, expected_revision=run.expected_revision, allow_partial=run.allow_partial
         )
-        done, total = 0, sum(artifact.bytes for artifact in judged.artifacts)
+        done, total = 0, sum(artifact.bytes for artifact in accepted.artifacts)
 
         def count(more: int) -> None:
             nonlocal done
@@ -219,7 +219,7 @@ class Submission:
 
         async with Decoder() as decoder:
             delivery = Delivery(
-                judged,
+                accepted,
                 journal,
                 Transfer(service, journal.spool, on_bytes=count),
                 publication,
@@ -232,7 +232,7 @@ class Submission:
         manifest = record.provenance(
             run,
             request,
-            judged,
+            accepted,
             request_bytes=await in_thread(lambda: journal.request),
             response_bytes=response,
             media=delivery.media,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.engine import generate, make_job
 
-from cosmos3_serve.client.recover import RecoverOrder, recover_batch
+from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.errors import Refusal
 
 REQUEST = "lost-1"

@@ -18,8 +18,8 @@ from support.s3 import LocalS3, boto, keys_of
 
 from cosmos3_serve.client.journal import Journals
 from cosmos3_serve.client.publish import verified_manifest
-from cosmos3_serve.client.qualify import MAX_JSON_BYTES
-from cosmos3_serve.client.recover import RecoverOrder, recover_batch
+from cosmos3_serve.client.recovery.qualify import MAX_JSON_BYTES
+from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import Conflict, Cosmos3RayServeError, ExitCode, LimitExceeded, Refusal, UsageError
 from cosmos3_serve.storage.location import open_store
@@ -310,16 +310,16 @@ def test_hashes_made_where_the_outputs_lay(recover: Recover, root: Path, tmp_pat
 def test_media_that_change_during_the_recovery(
     recover: Recover, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cosmos3_serve.client import retained
+    from cosmos3_serve.client.recovery import sources
 
-    original = retained.DirectoryQualifier.run
+    original = sources.DirectoryQualifier.run
 
     async def then_change(self: Any, *args: Any) -> Any:
         found = await original(self, *args)
         (root / REQUEST / "a" / "vision.jpg").write_bytes(b"x" * 100)
         return found
 
-    monkeypatch.setattr(retained.DirectoryQualifier, "run", then_change)
+    monkeypatch.setattr(sources.DirectoryQualifier, "run", then_change)
     refused(recover, "native_media_altered", tmp_path)
 
 
@@ -330,7 +330,7 @@ def test_bounds(recover: Recover, root: Path, monkeypatch: pytest.MonkeyPatch) -
     deep.mkdir(parents=True)
     with pytest.raises(LimitExceeded, match="deeper"):
         recover()
-    monkeypatch.setattr("cosmos3_serve.client.native_files.MAX_FILES", 3)
+    monkeypatch.setattr("cosmos3_serve.client.recovery.native_files.MAX_FILES", 3)
     shutil.rmtree(root / REQUEST / "a" / "x")
     with pytest.raises(LimitExceeded, match="more than 3 files"):
         recover()

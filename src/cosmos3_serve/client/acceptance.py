@@ -1,4 +1,4 @@
-"""Judge a response before any byte of it is downloaded: is it complete, partial, or nothing to publish?"""
+"""Acceptance of a response before any byte of it is downloaded: is it complete, partial, or nothing to publish?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAMPLES_FAILED = "samples_failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Accepted:
     """What may be published.
 
     Attributes:
@@ -35,7 +35,7 @@ class Judged:
         return "partial" if self.missing else "completed"
 
 
-def judge(request: BatchRequest, data: bytes, *, expected_revision: str, allow_partial: bool) -> Judged:
+def accept(request: BatchRequest, data: bytes, *, expected_revision: str, allow_partial: bool) -> Accepted:
     """Apply every rule of wire baseline 5.2 to the received bytes.
 
     Raises:
@@ -56,7 +56,7 @@ def judge(request: BatchRequest, data: bytes, *, expected_revision: str, allow_p
     if bound.missing and (not allow_partial or not bound.complete):
         raise _failed(request, bound)
     args = {result["args"]["name"]: result["args"] for result in bound.response.outputs}
-    return Judged(bound.response, bound.artifacts, bound.missing, {name: args[name] for name in bound.complete})
+    return Accepted(bound.response, bound.artifacts, bound.missing, {name: args[name] for name in bound.complete})
 
 
 def _failed(request: BatchRequest, bound: PartialBinding) -> Cosmos3RayServeError:

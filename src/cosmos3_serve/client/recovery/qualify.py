@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cosmos3_serve.client.native_files import Entry, Natives
+from cosmos3_serve.client.recovery.native_files import Entry, Natives
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.binding import PartialBinding, bind_partial
 from cosmos3_serve.contract.jsontext import JsonProblem, check_json, decode_json

@@ -20,16 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.client import load, recovered
+from cosmos3_serve.client import load
 from cosmos3_serve.client.decode import Decoder
 from cosmos3_serve.client.expect import expectation
-from cosmos3_serve.client.first_attempt import Origin, find_origin
 from cosmos3_serve.client.journal import Journals, default_root, key_of
 from cosmos3_serve.client.pool import each
 from cosmos3_serve.client.progress import Progress, Silent
 from cosmos3_serve.client.publish import NATIVE, Found, Publication
-from cosmos3_serve.client.qualify import Finding, Qualified
-from cosmos3_serve.client.retained import Fetch, RecoverOrder, Retained, gather
+from cosmos3_serve.client.recovery import record
+from cosmos3_serve.client.recovery.first_attempt import Origin, find_origin
+from cosmos3_serve.client.recovery.qualify import Finding, Qualified
+from cosmos3_serve.client.recovery.sources import Fetch, RecoverOrder, Retained, gather
 from cosmos3_serve.contract.native import NativeProblem
 from cosmos3_serve.contract.provenance import MediaProof
 from cosmos3_serve.contract.records import Artifact
@@ -88,11 +89,11 @@ class _Recovery:
             if order.dry_run or not found.findings:  # a report says everything; a refusal need not read gigabytes first
                 await self._decode_all(found, retained.fetch, stack)
             self.phases["qualification"] = time.monotonic() - started
-            recovery = recovered.recovery_record(origin, found, retained.kind, retained.location)
-            report = recovered.report(
+            recovery = record.recovery_record(origin, found, retained.kind, retained.location)
+            report = record.report(
                 origin, found, recovery, self.media, output_path=output_path, partial=order.allow_partial
             )
-            refusal = recovered.refusal(found, origin.request.names, allow_partial=order.allow_partial)
+            refusal = record.refusal(found, origin.request.names, allow_partial=order.allow_partial)
             if order.dry_run:
                 return Outcome(report, refusal=refusal)
             if refusal is not None:
@@ -169,7 +170,7 @@ class _Recovery:
             if native.role != "artifact":
                 await publication.put_record(f"{NATIVE}/{native.path}", await retained.record(native))
         self.phases["publication"] = time.monotonic() - started
-        manifest = recovered.provenance(
+        manifest = record.provenance(
             origin,
             retained.found,
             recovery,

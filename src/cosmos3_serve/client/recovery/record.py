@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cosmos3_serve import __version__
-from cosmos3_serve.client.first_attempt import Origin
 from cosmos3_serve.client.publish import PROVENANCE, published_uri
-from cosmos3_serve.client.qualify import Finding, Qualified
 from cosmos3_serve.client.record import IMAGE_ENV
+from cosmos3_serve.client.recovery.first_attempt import Origin
+from cosmos3_serve.client.recovery.qualify import Finding, Qualified
 from cosmos3_serve.contract.provenance import MediaProof, Provenance
 from cosmos3_serve.contract.records import JsonObject, SampleRecord, SampleState
 from cosmos3_serve.contract.recovery import Recovery

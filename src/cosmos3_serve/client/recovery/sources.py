@@ -10,12 +10,12 @@ from pathlib import Path
 
 from cosmos3_serve.client import follow, load
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.client.first_attempt import Origin
 from cosmos3_serve.client.http import Service
-from cosmos3_serve.client.native_files import LocalTree, Natives, PrefixTree, Tree
-from cosmos3_serve.client.native_hashes import MAX_BYTES, parse_hashes
-from cosmos3_serve.client.qualify import MAX_JSON_BYTES, DirectoryQualifier, Qualified, qualify_ledger
-from cosmos3_serve.client.recovered import Source
+from cosmos3_serve.client.recovery.first_attempt import Origin
+from cosmos3_serve.client.recovery.native_files import LocalTree, Natives, PrefixTree, Tree
+from cosmos3_serve.client.recovery.native_hashes import MAX_BYTES, parse_hashes
+from cosmos3_serve.client.recovery.qualify import MAX_JSON_BYTES, DirectoryQualifier, Qualified, qualify_ledger
+from cosmos3_serve.client.recovery.record import Source
 from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.contract.recovery import NativeFile

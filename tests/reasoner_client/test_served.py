@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cosmos3_serve.bench.media_server import serve_file
-from cosmos3_serve.client import served
-from cosmos3_serve.client.served import until_served
 from cosmos3_serve.errors import ServiceFailure
+from cosmos3_serve.reasoner_client import served
+from cosmos3_serve.reasoner_client.served import until_served
 
 
 async def test_it_answers(tmp_path: Path) -> None:

@@ -14,9 +14,6 @@ from support.gateway import OTHER_TOKEN, TOKEN, World, soon, video, world
 from support.stub_replica import breaks, says
 
 from cosmos3_serve.cli import main
-from cosmos3_serve.client import reasoner, reasoner_smoke, served
-from cosmos3_serve.client.reasoner import Reasoner, failure
-from cosmos3_serve.client.synthetic_video import make_video
 from cosmos3_serve.errors import (
     ContractViolation,
     LimitExceeded,
@@ -27,6 +24,9 @@ from cosmos3_serve.errors import (
     Unreachable,
     UsageError,
 )
+from cosmos3_serve.reasoner_client import ask, served, smoke
+from cosmos3_serve.reasoner_client.ask import Reasoner, failure
+from cosmos3_serve.reasoner_client.synthetic_video import make_video
 
 ENV = {"COSMOS3_REASONER_TOKEN": TOKEN}
 
@@ -121,7 +121,7 @@ def test_the_synthetic_video_is_what_was_asked_for(tmp_path: Path, ffmpeg: str |
 async def test_smoke_passes_with_the_description_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reasoner_smoke, "SECONDS", 2)
+    monkeypatch.setattr(smoke, "SECONDS", 2)
     async with world(tmp_path, replicas=1) as here:
         assert await command(here, "smoke", monkeypatch=monkeypatch) == 0
         said = capsys.readouterr()
@@ -134,12 +134,12 @@ async def test_smoke_fails_on_an_empty_answer_and_on_an_unseen_video(tmp_path: P
         stub = here.replicas[0]
         stub._usage = lambda body: {"prompt_tokens": 12}  # type: ignore[method-assign, assignment, return-value]
         with pytest.raises(ContractViolation, match="did not see it"):
-            await reasoner_smoke.smoke(reasoner, seconds=2)
+            await smoke.smoke(reasoner, seconds=2)
         stub._usage = lambda body: {"prompt_tokens": 12 + 30 * ("video_url" in json.dumps(body))}  # type: ignore[assignment, method-assign]
-        assert (await reasoner_smoke.smoke(reasoner, seconds=2))["video_tokens"] == 30
+        assert (await smoke.smoke(reasoner, seconds=2))["video_tokens"] == 30
         stub.tokens = 0
         with pytest.raises(ContractViolation, match="empty"):
-            await reasoner_smoke.smoke(reasoner, seconds=2)
+            await smoke.smoke(reasoner, seconds=2)
 
 
 async def test_smoke_that_fails_says_so_with_its_exit_code(
@@ -200,7 +200,7 @@ async def test_a_wrong_address_or_token_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     command_: str, change: dict[str, str], exit_code: int, code: str, says_: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(reasoner_smoke, "SECONDS", 2)
+    monkeypatch.setattr(smoke, "SECONDS", 2)
     (tmp_path / "clip.mp4").write_bytes(video())
     words = {"ask": ["ask", str(tmp_path / "clip.mp4"), "What?"]}.get(command_, [command_])
     async with world(tmp_path, replicas=1) as here:
@@ -259,14 +259,14 @@ async def test_what_cannot_be_asked_is_refused_by_name(
 async def test_a_fleet_that_is_not_ready_is_waited_for_aloud_and_then_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reasoner, "MAX_WAIT_S", 0.05)
+    monkeypatch.setattr(ask, "MAX_WAIT_S", 0.05)
     async with world(tmp_path, replicas=1) as here:
         await here.core.leave(here.places.pop("r0"))
         await soon(lambda: not here.front.ready_members())
         (tmp_path / "clip.mp4").write_bytes(video())
         assert await command(here, "ask", str(tmp_path / "clip.mp4"), "What?", monkeypatch=monkeypatch) == 3
         said = capsys.readouterr().err
-        assert said.count("asking again in") == reasoner.ATTEMPTS - 1
+        assert said.count("asking again in") == ask.ATTEMPTS - 1
         assert "code no_replica, exit 3" in said
         here.fleet.away = True
         assert await command(here, "sessions", monkeypatch=monkeypatch) == 3

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.client.reasoner import Answer, Reasoner, data_url
-from cosmos3_serve.client.served import until_served
-from cosmos3_serve.client.synthetic_video import make_video
 from cosmos3_serve.errors import ContractViolation, Cosmos3Error
+from cosmos3_serve.reasoner_client.ask import Answer, Reasoner, data_url
+from cosmos3_serve.reasoner_client.served import until_served
+from cosmos3_serve.reasoner_client.synthetic_video import make_video
 
 QUESTION = "Describe this video in one sentence."
 SECONDS = 30

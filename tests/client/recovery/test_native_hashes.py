@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosmos3_serve.client.native_hashes import parse_hashes
+from cosmos3_serve.client.recovery.native_hashes import parse_hashes
 from cosmos3_serve.errors import ValidationFailed
 
 A, B = "a" * 64, "b" * 64
