@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from support.guardrail_hub import guardrail_repos
 from support.hub import Repo, StubHub, stub_hub
 from support.registry import StubRegistry, stub_registry
 from support.s3 import LocalS3
 
-from cosmos3_serve.weights.assets import GUARDRAIL1, NANO
+from cosmos3_serve.weights.assets import NANO
 
 _numbers = itertools.count()
 
@@ -24,8 +25,7 @@ def bucket(s3_server: LocalS3) -> str:
 
 @pytest.fixture
 def hub() -> Iterator[StubHub]:
-    guardrail = Repo(GUARDRAIL1.revision, {GUARDRAIL1.probe_file: b"stub, no weights"}, gated=True)
-    with stub_hub({GUARDRAIL1.repo: guardrail, NANO.repo: Repo(NANO.revision, {"README.md": b"card"})}) as stub:
+    with stub_hub({**guardrail_repos(), NANO.repo: Repo(NANO.revision, {"README.md": b"card"})}) as stub:
         yield stub
 
 

@@ -45,9 +45,9 @@ async def test_a_refused_token_fails(hub: StubHub) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "   "])
-async def test_a_missing_token_is_a_warning_and_asks_nobody(hub: StubHub, token: str) -> None:
+async def test_a_missing_token_fails_and_asks_nobody(hub: StubHub, token: str) -> None:
     row = await hf(hub, token)
-    assert row.status == "WARN" and "HF_TOKEN is not set" in row.summary and row.remedy
+    assert row.status == "FAIL" and "HF_TOKEN is not set" in row.summary and row.remedy
     assert hub.asked == []
 
 

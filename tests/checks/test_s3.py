@@ -37,11 +37,11 @@ async def test_what_lies_there_already_is_left_alone(s3_server: LocalS3, bucket:
 
 
 @pytest.mark.parametrize("missing", ["AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "NPA_S3_BUCKET"])
-async def test_what_is_not_configured_is_a_warning_with_its_name(s3_server: LocalS3, missing: str) -> None:
+async def test_what_is_not_configured_fails_with_its_name(s3_server: LocalS3, missing: str) -> None:
     environ = {**s3_server.environ, "NPA_S3_BUCKET": "b"}
     del environ[missing]
     row = await check(environ)
-    assert row.status == "WARN" and missing in row.summary and missing in row.remedy
+    assert row.status == "FAIL" and missing in row.summary and missing in row.remedy
 
 
 @pytest.mark.parametrize("location", ["s3://", "s3://UPPER_case/../x", "s3://b/../x"])

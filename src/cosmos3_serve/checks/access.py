@@ -3,31 +3,57 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import get_args
 
 from cosmos3_serve.checks.report import Report, Row, Status, make_report, refuse_both
 from cosmos3_serve.errors import UsageError
+from cosmos3_serve.settings import Engine
 from cosmos3_serve.weights.access import Access, AccessState, probe
-from cosmos3_serve.weights.assets import CAPABILITIES, Asset
+from cosmos3_serve.weights.assets import CAPABILITIES, GUARDRAIL1, GUARDRAIL_1_0, NANO, QWEN_GUARD, Asset
 from cosmos3_serve.weights.hub_env import Hub
 
 TIMEOUT_S = 10.0
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+ENGINE_ENV = "COSMOS3_ENGINE"
+REVISION_ENV = "COSMOS3_GUARDRAIL_REVISION"
 NGC_ROW = Row("ngc", Status.PASS, "this capability needs nothing of NGC")
 
 _STATUS = {
     AccessState.GRANTED: Status.PASS,
     AccessState.OFFLINE: Status.SKIP,
     AccessState.DENIED: Status.FAIL,
+    AccessState.TOKEN_MISSING: Status.FAIL,
     AccessState.TOKEN_REFUSED: Status.FAIL,
     AccessState.UNPINNED: Status.FAIL,
     AccessState.NOT_FOUND: Status.FAIL,
 }  # every other state leaves the question open
 
 
+def engine_assets(engine: str, environ: Mapping[str, str]) -> tuple[Asset, ...]:
+    """What a guarded start of this engine loads from the Hub; empty: `COSMOS3_ENGINE`, else the framework's.
+
+    Raises:
+        UsageError: no such engine, or `COSMOS3_GUARDRAIL_REVISION` is no commit.
+    """
+    engine = engine.strip() or environ.get(ENGINE_ENV, "").strip() or "framework"
+    if engine not in ENGINES:
+        raise UsageError(f"unknown engine {engine[:40]!r}", remedy=f"use {' or '.join(ENGINES)}")
+    if engine == "framework":
+        return NANO, GUARDRAIL1, QWEN_GUARD
+    revision = environ.get(REVISION_ENV, "").strip()
+    if revision and not re.fullmatch(r"[0-9a-f]{40}", revision):
+        raise UsageError(f"{REVISION_ENV} is no commit", remedy="set it to 40 lower-case hex digits")
+    return NANO, replace(GUARDRAIL_1_0, revision=revision or GUARDRAIL_1_0.revision), QWEN_GUARD
+
+
 async def access(
     capability: str,
     environ: Mapping[str, str],
     *,
+    engine: str = "",
     offline: bool = False,
     strict: bool = False,
     warn_only: bool = False,
@@ -35,19 +61,23 @@ async def access(
 ) -> Report:
     """The NGC row, then one per asset, each within about twice `timeout_s` seconds; nothing is downloaded.
 
+    Args:
+        engine: whose assets are asked for; empty: `COSMOS3_ENGINE`, else the framework's.
+
     Raises:
-        UsageError: unknown capability, `HF_ENDPOINT` that is no address, or `strict` with `warn_only`.
+        UsageError: unknown capability or engine, `HF_ENDPOINT` that is no address, or `strict` with `warn_only`.
     """
     refuse_both(strict, warn_only)
     if capability not in CAPABILITIES:
         raise UsageError(f"unknown capability {capability[:40]!r}", remedy=f"use {', '.join(CAPABILITIES)}")
+    assets = engine_assets(engine, environ)
     hub = Hub.from_environ(environ)
 
     async def ask(asset: Asset) -> Row:
         quiet = offline or hub.offline
         return _row(await asyncio.to_thread(probe, asset, hub.token, hub.endpoint, offline=quiet, timeout_s=timeout_s))
 
-    rows = await asyncio.gather(*map(ask, CAPABILITIES[capability]))
+    rows = await asyncio.gather(*map(ask, assets))
     return make_report([NGC_ROW, *rows], strict=strict, warn_only=warn_only)
 
 

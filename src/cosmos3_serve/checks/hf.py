@@ -12,14 +12,16 @@ NAME = "hf"
 
 
 async def check_hf(environ: Mapping[str, str], *, offline: bool, timeout_s: float) -> Row:
-    """WARN without a token or without a clear answer, FAIL when the Hub refuses the token, else PASS.
+    """FAIL without a token or when the Hub refuses it, WARN without a clear answer, else PASS.
+
+    The guardrails are gated, so without a token nothing that is guarded can start.
 
     Raises:
         UsageError: `HF_ENDPOINT` is no http(s) address.
     """
     hub = Hub.from_environ(environ)
     if not hub.token:
-        return Row(NAME, Status.WARN, "HF_TOKEN is not set", "set HF_TOKEN to a token of the account that has access")
+        return Row(NAME, Status.FAIL, "HF_TOKEN is not set", "set HF_TOKEN to a token of the account that has access")
     if offline or hub.offline:
         why = "--offline" if offline else "HF_HUB_OFFLINE is set"
         return Row(NAME, Status.SKIP, f"HF_TOKEN is set; the Hub was not asked ({why})")

@@ -11,7 +11,7 @@ from cosmos3_serve.errors import ExitCode, UsageError
 
 
 class Status(StrEnum):
-    """SKIP: not asked. WARN: not known, or a credential is missing. FAIL: known to be wrong."""
+    """SKIP: not asked. WARN: not known. FAIL: known to be wrong, or something required is missing."""
 
     PASS = "PASS"
     WARN = "WARN"

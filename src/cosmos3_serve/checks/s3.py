@@ -27,7 +27,7 @@ POLICY = RetryPolicy(attempts=2, base_s=0.2, cap_s=1.0, deadline_s=20.0, connect
 
 
 async def check_s3(environ: Mapping[str, str], *, offline: bool, timeout_s: float, location: str = "") -> Row:
-    """WARN where something is not configured, FAIL where the storage does not do what it should, else PASS.
+    """FAIL where something is not configured or the storage does not do what it should, else PASS.
 
     Args:
         location: `s3://bucket[/prefix]`, or a bucket's bare name; empty: `NPA_S3_BUCKET`.
@@ -35,9 +35,6 @@ async def check_s3(environ: Mapping[str, str], *, offline: bool, timeout_s: floa
     try:
         access = S3Access.from_environ(environ)
         place = _place(location.strip() or environ.get(BUCKET_ENV, "").strip())
-    except UsageError as error:
-        status = Status.WARN if error.stable_code == "s3_not_configured" else Status.FAIL
-        return Row(NAME, status, error.detail, error.remedy)
     except InputError as error:
         return Row(NAME, Status.FAIL, error.detail, error.remedy)
     if offline:

@@ -1,4 +1,4 @@
-"""`health preflight` and `health access`: checks before anything is provisioned (source: wire baseline section 3)."""
+"""`health preflight` and `health access`: checks before anything is provisioned."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from cosmos3_serve.cli.group import command_group
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Ask nobody; say only what is configured.")]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="A warning, such as a missing credential, refuses too (exit 3).")
-]
+Strict = Annotated[bool, typer.Option("--strict", help="A warning refuses too (exit 3): nothing may be left unknown.")]
 WarnOnly = Annotated[bool, typer.Option("--warn-only", help="Exit 0 whatever is found; `ok` still tells.")]
 
 
@@ -31,46 +29,62 @@ def register(app: typer.Typer) -> None:
 
 
 def preflight(
-    checks: Annotated[str, typer.Option("--checks", help="Comma list of hf, ngc, s3, or all.")] = "all",
+    checks: Annotated[str, typer.Option("--checks", help="Comma list of hf, ngc, s3, image, or all.")] = "all",
     s3_uri: Annotated[
         str, typer.Option("--s3-uri", help="s3://bucket/prefix/ that may be written to (env: NPA_S3_BUCKET).")
     ] = "",
+    image: Annotated[
+        list[str] | None,
+        typer.Option("--image", help="Image by digest, name@sha256:…; may be repeated (env: NPA_TASK_IMAGE)."),
+    ] = None,
     timeout: Annotated[float, typer.Option("--timeout", min=1, max=600, help="Seconds for each check.")] = 30,
     offline: Offline = False,
     strict: Strict = False,
     warn_only: WarnOnly = False,
     json: Json = False,
 ) -> int:
-    """Ask the Hub, NVIDIA's registry and the object storage whether they work for you.
+    """Ask the Hub, NVIDIA's registry, the object storage and an image's registry whether they work for you.
 
-    The S3 check writes a scratch object, reads it back, tries to overwrite it, lists and deletes it. Exit 3 when a
-    check fails; a missing credential is a warning, which --strict turns into a refusal.
+    The S3 check writes a scratch object, reads it back, tries to overwrite it, lists and deletes it. The image check
+    asks for exact digests, with and without credentials. Exit 3 when a check fails or a required credential is missing.
     """
-    from cosmos3_serve.checks.preflight import parse_checks
+    from cosmos3_serve.checks.image import named_images
+    from cosmos3_serve.checks.preflight import asked_by_name, parse_checks
     from cosmos3_serve.checks.preflight import preflight as run
 
     names = parse_checks(checks)
+    required = bool(image) or asked_by_name("image", checks)
+    images = named_images(image or [], os.environ, required=required) if "image" in names or image else ()
     flags = {"offline": offline, "strict": strict, "warn_only": warn_only}
-    return _show(asyncio.run(run(names, os.environ, s3_uri=s3_uri, timeout_s=timeout, **flags)), as_json=json)
+    report = asyncio.run(run(names, os.environ, s3_uri=s3_uri, images=images, timeout_s=timeout, **flags))
+    return _show(report, as_json=json)
 
 
 def access(
     capability: Annotated[str, typer.Option("--capability", help="What is to be run: cosmos3.")],
+    engine: Annotated[
+        str,
+        typer.Option("--engine", help="framework or diffusers: whose files (env: COSMOS3_ENGINE; default framework)."),
+    ] = "",
     timeout: Annotated[float, typer.Option("--timeout", min=1, max=600, help="Seconds for each question.")] = 10,
     offline: Offline = False,
     strict: Strict = False,
     warn_only: WarnOnly = False,
     json: Json = False,
 ) -> int:
-    """Ask the Hub whether HF_TOKEN may fetch the models and the guardrails; nothing is downloaded.
+    """Ask the Hub whether HF_TOKEN may fetch what a guarded start of the engine loads; nothing is downloaded.
 
-    A token's presence is no entitlement: the question is put for one exact payload file at the pinned revision.
+    A token is not an entitlement: the question is put for one exact payload file at the pinned revision. The guardrail
+    revision of the diffusers engine comes from COSMOS3_GUARDRAIL_REVISION. Exit 3 when an asset may not be fetched.
     """
     from cosmos3_serve.checks.access import access as run
 
     report = asyncio.run(
-        run(capability, os.environ, offline=offline, strict=strict, warn_only=warn_only, timeout_s=timeout)
-    )
+        run(
+            capability, os.environ, engine=engine, offline=offline, strict=strict, warn_only=warn_only,
+            timeout_s=timeout,
+        )
+    )  # fmt: skip
     return _show(report, as_json=json)
 
 
