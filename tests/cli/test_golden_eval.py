@@ -12,10 +12,10 @@ from support.baseline_server import BaselineServer
 from support.s3 import LocalS3, keys_of
 
 from cosmos3_serve.cli import main
-from cosmos3_serve.cli.golden_service import _refusal, service_flags, start_ticks
 from cosmos3_serve.cli.options import settings_options
 from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.settings import GeneratorSettings
+from cosmos3_serve.trial.golden_service import _refusal, service_flags, start_ticks
 
 NAME = "cosmos3-ray-serve"
 # A double of the framework's service: it says the pin and guardrails, and there is no model behind it.

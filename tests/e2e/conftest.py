@@ -11,8 +11,8 @@ from support.real_fleet import RealFleet
 from support.s3 import LocalS3
 from support.service import shared_cache
 
-from cosmos3_serve.cli import demo
-from cosmos3_serve.cli.serve_command import ServeCommand
+from cosmos3_serve.trial import demo
+from cosmos3_serve.trial.serve_command import ServeCommand
 
 # As the bucket holds it; `test_wire_compatibility` names it with its slash and its letters encoded.
 ELSEWHERE = "inputs/étage/première 1.png"

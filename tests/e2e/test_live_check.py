@@ -7,7 +7,7 @@ import pytest
 from support.baseline_server import BaselineServer
 from support.live import CHECKS, assert_passed, bare_environ, run_live_check
 
-from cosmos3_serve.cli.local_s3 import LocalS3
+from cosmos3_serve.trial.local_s3 import LocalS3
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -15,13 +15,13 @@ from support.fleet import need_engine, until
 from support.processes import left_after, marked, new_mark
 from support.tiny import with_tiny
 
-from cosmos3_serve.cli import quickstart
 from cosmos3_serve.service import reaper
+from cosmos3_serve.trial import quickstart
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 KEYS = {"publication", "provenance", "samples", "artifacts", "contact_sheet", "engine", "weights", "seconds"}
 TESTS = Path(__file__).parents[1]
-SECOND_ACT = TESTS / "support" / "second_act.py"
+SECOND_ACT = TESTS / "support" / "reasoner_act.py"
 
 
 def command(workdir: Path, *more: str) -> list[str]:

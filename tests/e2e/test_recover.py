@@ -10,13 +10,13 @@ from support.mangling import ManglingProxy
 from support.s3 import LocalS3
 from support.service import client, images
 
-from cosmos3_serve.cli.independent import verify_publication
 from cosmos3_serve.client.journal import Journals
 from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import ContractViolation, Refusal
 from cosmos3_serve.generator.local import LocalGenerator
 from cosmos3_serve.review.build import build_review
+from cosmos3_serve.trial.independent import verify_publication
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 SAMPLES = [*images("still", num_steps=2), *images("clip", num_frames=5, num_steps=2, seed=11)]

@@ -16,6 +16,10 @@ PACKAGE = "cosmos3_serve"
 # Room -> rooms it may import besides itself. Every room may import errors and settings.
 ALLOWED: dict[str, set[str] | None] = {
     "cli": None,  # everything
+    "trial": {
+        *("client", "reasoner_client", "checks", "review", "generator", "reasoner"),
+        *("service", "weights", "storage", "contract"),
+    },
     "deploy": {"contract"},
     "bench": {"client", "reasoner_client", "contract"},
     "review": {"contract", "storage"},

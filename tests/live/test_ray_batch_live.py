@@ -24,13 +24,13 @@ import pytest
 from PIL import Image
 from support.replay import replay
 
-from cosmos3_serve.cli.independent import verify_publication
 from cosmos3_serve.client.health import ask_health
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import ContractViolation, Cosmos3Error, NotFound
 from cosmos3_serve.storage.location import open_store
 from cosmos3_serve.storage.uri import S3Uri, parse_s3
+from cosmos3_serve.trial.independent import verify_publication
 
 ENDPOINT, TOKEN, OUTPUT = "NPA_COSMOS3_RAY_ENDPOINT", "NPA_COSMOS3_RAY_TOKEN", "NPA_COSMOS3_RAY_LIVE_OUTPUT_URI"
 ENCODED_NAME, NAME = "first%20frame%2B1%20%C3%A9.png", "first frame+1 é.png"

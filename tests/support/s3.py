@@ -14,7 +14,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from cosmos3_serve.cli.local_s3 import LocalS3
+from cosmos3_serve.trial.local_s3 import LocalS3
 
 __all__ = ["LocalS3", "boto", "keys_of"]
 

@@ -30,7 +30,7 @@ MEDIA = {
 
 # File, and what stands there as the code: the failure is another's, told again.
 PASSED_ON = {
-    ("cli/golden_service.py", "code"),
+    ("trial/golden_service.py", "code"),
     ("client/outcome.py", "error.stable_code"),
     ("client/problem.py", "code"),
     ("reasoner_client/ask.py", "code if isinstance(code, str) and code else None"),

@@ -67,9 +67,9 @@ def run(
     the flags and variables of ray-serve decide what is started.
     """
     from cosmos3_serve.checks.golden import FAIL, entry
-    from cosmos3_serve.cli.golden_run import GoldenOrder, run_golden
     from cosmos3_serve.cli.serve import resolve_engine
     from cosmos3_serve.contract.targets import CPU, TARGETS
+    from cosmos3_serve.trial.golden_run import GoldenOrder, run_golden
 
     entry(name)
     if target and target not in (*TARGETS, CPU):

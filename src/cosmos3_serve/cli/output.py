@@ -38,11 +38,6 @@ def console() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def printable(text: str) -> str:
-    """What a model said, for a terminal: line breaks and tabs stay, whatever else would steer a terminal does not."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
-
-
 def report(error: BaseException, *, command: str, as_json: bool) -> int:
     """Say what went wrong and return the exit code."""
     if os.environ.get(DEBUG_ENV, "") not in ("", "0"):

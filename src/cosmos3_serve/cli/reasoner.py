@@ -113,7 +113,9 @@ def ask(
 
 
 def _write(piece: str) -> None:
-    sys.stdout.write(output.printable(piece) if sys.stdout.isatty() else piece)
+    from cosmos3_serve.reasoner_client.ask import for_terminal
+
+    sys.stdout.write(for_terminal(piece) if sys.stdout.isatty() else piece)
     sys.stdout.flush()
 
 
@@ -174,7 +176,7 @@ def sessions(
 
     The list is the fleet's, whichever gateway answers; keys are shown as digests.
     """
-    from cosmos3_serve.reasoner_client.ask import Reasoner
+    from cosmos3_serve.reasoner_client.ask import Reasoner, for_terminal
 
     async def run() -> dict[str, Any]:
         async with Reasoner(endpoint, token_env=token_env, timeout_s=timeout) as reasoner:
@@ -187,7 +189,7 @@ def sessions(
         output.emit(found)
     else:
         for line in _explained(found) if key else _listed(found):
-            print(output.printable(line))
+            print(for_terminal(line))
 
 
 def _listed(found: Mapping[str, Any]) -> Iterator[str]:

@@ -319,3 +319,8 @@ def _event(body: bytes) -> dict[str, Any]:
 def data_url(path: Path) -> str:
     """A file as a data URL, for servers without a files API. Blocking."""
     return "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def for_terminal(text: str) -> str:
+    """What a model said, for a terminal: line breaks and tabs stay, whatever else would steer a terminal does not."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)

@@ -24,14 +24,14 @@ from cosmos3_serve.checks.golden import request
 from cosmos3_serve.checks.golden_checklist import checklist
 from cosmos3_serve.checks.golden_images import verified_images
 from cosmos3_serve.checks.golden_verdict import Seen, require_target, target_of_service, verdict
-from cosmos3_serve.cli.children import Children
-from cosmos3_serve.cli.golden_service import GoldenService
 from cosmos3_serve.client.health import ask_health
 from cosmos3_serve.client.load import endpoint_of, token_of
 from cosmos3_serve.contract.targets import judge_targets
 from cosmos3_serve.errors import ContractViolation, NotReady, ServiceFailure, Unreachable, UsageError
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.storage.location import open_store
+from cosmos3_serve.trial.children import Children
+from cosmos3_serve.trial.golden_service import GoldenService
 
 POLL_S = 10.0
 ASK_S = 30.0

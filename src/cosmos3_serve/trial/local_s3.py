@@ -56,7 +56,7 @@ class LocalS3:
             ServiceFailure: the server did not come up.
         """
         process = subprocess.Popen(
-            [sys.executable, "-m", "cosmos3_serve.cli.local_s3"],
+            [sys.executable, "-m", "cosmos3_serve.trial.local_s3"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,5 +1,7 @@
-"""The quickstart's second act alone, run as a script: `second_act.py WORKDIR`. The first act is a double that leaves a
-clip where a publication would have it; what follows is the command's own code."""
+"""The quickstart's second act alone, run as a script: `reasoner_act.py WORKDIR`.
+
+The first act is a double that leaves a clip where a publication would have it; the rest is the command's own code.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Any
 
 from support import clips
 
-from cosmos3_serve.cli import output, quickstart
+from cosmos3_serve.cli import output
+from cosmos3_serve.trial import quickstart
 
 
 def first_act(workdir: Path, _: object) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import pytest
 from obstore.store import S3Store
 from support.publication import IMAGE, REQUEST, VIDEO, sample, write_publication, write_video
 
-from cosmos3_serve.cli.independent import verify_publication
-from cosmos3_serve.cli.local_s3 import LocalS3
 from cosmos3_serve.errors import ContractViolation, IntegrityError
+from cosmos3_serve.trial.independent import verify_publication
+from cosmos3_serve.trial.local_s3 import LocalS3
 
 ARTIFACT = f"artifacts/{REQUEST}"
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from cosmos3_serve.cli import output
 from cosmos3_serve.errors import ContractViolation, StartRefused
 from cosmos3_serve.settings import ReasonerSettings
 
@@ -44,10 +43,13 @@ def missing() -> str | None:
     return None
 
 
-def run(workdir: Path, video: Path, workers: int, environ: Mapping[str, str], say: Say, out: Console) -> dict[str, Any]:
+def run(
+    workdir: Path, cache: Path, video: Path, workers: int, environ: Mapping[str, str], say: Say, out: Console
+) -> dict[str, Any]:
     """Start the reasoner, ask, stop it; returns the object `reasoner` of `--json`.
 
     Args:
+        cache: folder of the tiny checkpoint.
         video: asked about; a verified artifact of the first act.
         workers: replicas.
         environ: variables over the caller's.
@@ -57,13 +59,15 @@ def run(workdir: Path, video: Path, workers: int, environ: Mapping[str, str], sa
         ContractViolation: an answer does not show that the replica saw, and then still held, the video.
         Interrupted: a signal; everything has ended by then.
     """
-    from cosmos3_serve.cli.children import Children
-    from cosmos3_serve.cli.serve_command import ReasonerServeCommand
+    from cosmos3_serve.trial.children import Children
+    from cosmos3_serve.trial.serve_command import ReasonerServeCommand
 
     started = time.monotonic()
     with Children() as children:
         say(f"reasoner service: vLLM, tiny checkpoint (random weights), {workers} replica(s)")
-        service = ReasonerServeCommand(_flags(workdir, workers), {**environ, **engine_environ()}, workdir / "logs")
+        service = ReasonerServeCommand(
+            _flags(workdir, cache, workers), {**environ, **engine_environ()}, workdir / "logs"
+        )
         children.start(service.launch, service.stop)
         ready = service.wait_ready().ready
         say(f"ready at {escape(str(ready['endpoint']))}; about {escape(str(video))}:")
@@ -89,21 +93,19 @@ def engine_environ() -> dict[str, str]:
     return {VLLM_PYTHON_ENV: named} if named else {}
 
 
-def _flags(workdir: Path, workers: int) -> list[str]:
-    from cosmos3_serve.cli.quickstart import CACHE
-
+def _flags(workdir: Path, cache: Path, workers: int) -> list[str]:
     return [
         *("--host", "127.0.0.1", "--port", "0", "--model", "tiny", "--workers", str(workers)),
         *("--routing", "session-affinity", "--drain-timeout-s", "5"),
-        *("--store-dir", str(workdir / "media"), "--cache-dir", str(workdir / CACHE)),
+        *("--store-dir", str(workdir / "media"), "--cache-dir", str(cache)),
     ]
 
 
 async def _ask(video: Path, session: str, endpoint: str, environ: Mapping[str, str], out: Console) -> list[Answer]:
-    from cosmos3_serve.reasoner_client.ask import Reasoner
+    from cosmos3_serve.reasoner_client.ask import Reasoner, for_terminal
 
     def show(piece: str) -> None:
-        out.print(output.printable(piece).replace("\n", " "), end="", markup=False)
+        out.print(for_terminal(piece).replace("\n", " "), end="", markup=False)
 
     answers = []
     async with Reasoner(endpoint, environ=environ, proxies=False) as reasoner:

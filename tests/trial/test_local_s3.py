@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from support.s3 import boto
 
-from cosmos3_serve.cli.local_s3 import LocalS3
 from cosmos3_serve.errors import UsageError
+from cosmos3_serve.trial.local_s3 import LocalS3
 
 ORPHAN = """
 import sys, time
-from cosmos3_serve.cli.local_s3 import LocalS3
+from cosmos3_serve.trial.local_s3 import LocalS3
 s3 = LocalS3().start()
 print(s3.pid, s3.endpoint, flush=True)
 time.sleep(600)
@@ -70,7 +70,7 @@ def test_it_dies_with_a_killed_parent() -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "moto").mkdir()
     (tmp_path / "moto" / "__init__.py").write_text("raise ModuleNotFoundError('no moto', name='moto')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
     with pytest.raises(UsageError) as caught:
         LocalS3().start()
     assert caught.value.stable_code == "extra_missing"

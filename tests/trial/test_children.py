@@ -12,7 +12,7 @@ import pytest
 
 PRELUDE = """
 import signal, subprocess, sys, time
-from cosmos3_serve.cli.children import Children, OwnCommand, die_with_parent, end
+from cosmos3_serve.trial.children import Children, OwnCommand, die_with_parent, end
 from cosmos3_serve.errors import Cosmos3Error
 
 class Sleeper:

@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.cli.quickstart import no_proxy
-from cosmos3_serve.cli.serve_command import SETTINGS_PREFIXES, ServeCommand
 from cosmos3_serve.errors import Cosmos3Error, InputError, ServiceFailure, StartRefused
 from cosmos3_serve.settings import TOKEN_ENV, TOKEN_FILE_ENV, GeneratorSettings
+from cosmos3_serve.trial.serve_command import SETTINGS_PREFIXES, ServeCommand, no_proxy
 
 START, JOIN = "server-start.json", "server-join.json"
 

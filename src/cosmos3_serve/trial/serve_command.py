@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,3 +50,9 @@ class ServeCommand(_Command, LocalGenerator):
 
 class ReasonerServeCommand(_Command, LocalReasoner):
     words = ("reasoner", "serve")
+
+
+def no_proxy() -> dict[str, str]:
+    """Loopback is never asked of a proxy, whatever else is."""
+    hosts = ",".join(filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1", "localhost"]))
+    return {"NO_PROXY": hosts, "no_proxy": hosts}

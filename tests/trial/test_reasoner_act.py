@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cosmos3_serve.cli import output, quickstart, second_act
 from cosmos3_serve.errors import ContractViolation
-from cosmos3_serve.reasoner_client.ask import Answer
+from cosmos3_serve.reasoner_client.ask import Answer, for_terminal
+from cosmos3_serve.trial import quickstart, reasoner_act
 
 
 def answer(session: str, media: str, replica: str = "replica-0", tokens: int = 40) -> Answer:
@@ -20,7 +20,7 @@ def answer(session: str, media: str, replica: str = "replica-0", tokens: int = 4
 
 
 def test_a_session_at_home_with_a_video_that_is_held_passes() -> None:
-    second_act.check([answer("new", "miss"), answer("hit", "hit"), answer("hit", "hit")])
+    reasoner_act.check([answer("new", "miss"), answer("hit", "hit"), answer("hit", "hit")])
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_a_session_at_home_with_a_video_that_is_held_passes() -> None:
 )
 def test_an_answer_that_shows_less_is_no_success(second: Answer) -> None:
     with pytest.raises(ContractViolation, match="answer 2"):
-        second_act.check([answer("new", "miss"), second])
+        reasoner_act.check([answer("new", "miss"), second])
 
 
 def test_a_first_answer_without_headers_is_no_success() -> None:
     with pytest.raises(ContractViolation, match="answer 1"):
-        second_act.check([Answer("why?", "word", "length", answer("new", "miss").usage)])
+        reasoner_act.check([Answer("why?", "word", "length", answer("new", "miss").usage)])
 
 
 @pytest.fixture
@@ -80,4 +80,4 @@ def test_left_out_by_flag_it_says_nothing(tmp_path: Path) -> None:
 
 
 def test_what_a_model_says_cannot_steer_a_terminal() -> None:
-    assert output.printable("a\x1b[2Jb\r\x07é\n\t") == "a\ufffd[2Jb\ufffd\ufffdé\n\t"
+    assert for_terminal("a\x1b[2Jb\r\x07é\n\t") == "a\ufffd[2Jb\ufffd\ufffdé\n\t"
