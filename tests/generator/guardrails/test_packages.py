@@ -83,6 +83,18 @@ def test_a_package_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_
     assert refused.value.stable_code == "guardrail_load_failed"
 
 
+def test_a_missing_shared_library_is_named_with_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cosmos_guardrail").mkdir()
+    text = "libGL.so.1: cannot open shared object file: No such file or directory"
+    (tmp_path / "cosmos_guardrail" / "__init__.py").write_text(f"raise ImportError({text!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(GuardrailsUnavailable, match=r"libGL\.so\.1 is missing") as refused:
+        load_blocklist(files("diffusers", tmp_path))
+    assert "opencv-python-headless" in refused.value.remedy and "libgl1" in refused.value.remedy
+
+
 @pytest.mark.parametrize(("engine", "first"), [("diffusers", "cosmos-guardrail"), ("framework", "cosmos-framework")])
 def test_what_is_not_installed_is_named(engine: Any, first: str) -> None:
     with pytest.raises(GuardrailsUnavailable) as refused:

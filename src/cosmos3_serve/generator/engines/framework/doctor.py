@@ -15,6 +15,7 @@ from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.generator.engines.framework import examine
 from cosmos3_serve.generator.engines.framework.interpreter import PYTHON_ENV, TRAINING_ENV, framework_python
 from cosmos3_serve.generator.engines.framework.revision import INSTALL, prove
+from cosmos3_serve.settings import GeneratorSettings
 
 EXAMINE_S = 300.0
 RAY = "2.60.0"
@@ -31,6 +32,8 @@ WHAT_FOR = {
     "torchcodec": "video inputs fail without it",
     "soundfile": "sound inputs fail without it",
     "opencv-contrib-python": "edge and blur computed from vision_path fail without it (pycocotools and webdataset too)",
+    "uv": "upstream fetches its autoencoders with `uvx`",
+    **dict.fromkeys((name for name, _ in examine.GUARDED), "a start with guardrails needs it"),
 }
 
 
@@ -59,12 +62,17 @@ def diagnose(environ: Mapping[str, str] | None = None) -> list[Finding]:
         facts = _ask(python, environ)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         return [Finding("interpreter", False, f"{python} cannot be examined ({type(error).__name__})", "reinstall it")]
-    return [Finding("interpreter", True, str(python)), *judge(facts), *_proved(facts)]
+    guardrails = bool(GeneratorSettings.load(environ=environ).guardrails)
+    return [Finding("interpreter", True, str(python)), *judge(facts, guardrails=guardrails), *_proved(facts)]
 
 
-def judge(facts: Mapping[str, Any]) -> list[Finding]:
-    """The facts of `examine.facts` as findings, in the order in which to fix them."""
-    return [*_basics(facts), *_packages(facts), *_imports(facts), *_device(facts)]
+def judge(facts: Mapping[str, Any], *, guardrails: bool = True) -> list[Finding]:
+    """The facts of `examine.facts` as findings, in the order in which to fix them.
+
+    Args:
+        guardrails: whether the service will start with them: only then are their packages required.
+    """
+    return [*_basics(facts), *_packages(facts, guardrails), *_programs(facts), *_imports(facts), *_device(facts)]
 
 
 def _ask(python: Path, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -104,8 +112,8 @@ def _there(found: object) -> str:
     return "installed" if found else "is not installed"
 
 
-def _packages(facts: Mapping[str, Any]) -> Iterator[Finding]:
-    optional = {name for name, _ in examine.OPTIONAL}
+def _packages(facts: Mapping[str, Any], guardrails: bool) -> Iterator[Finding]:
+    optional = {name for name, _ in (*examine.OPTIONAL, *(() if guardrails else examine.GUARDED))}
     for name, found in facts["packages"].items():
         spec = SPECS.get(name, name)
         if not found["importable"]:
@@ -117,6 +125,20 @@ def _packages(facts: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             name, not wrong, f"{number}{wrong}", f"pip install '{spec}'" if wrong else "", name not in optional
         )
+
+
+def _programs(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    found = facts["programs"]
+    yield Finding("uvx", bool(found["uvx"]), found["uvx"] or f"is not found; {WHAT_FOR['uv']}", "pip install uv")
+    missing = [what for name, what in (("compiler", "a C compiler"), ("headers", "Python.h")) if not found[name]]
+    detail = f"{' and '.join(missing)} not found; torch.compile, which upstream turns on, needs both"
+    yield Finding(
+        "compiler",
+        not missing,
+        detail if missing else str(found["compiler"]),
+        "apt-get install gcc python3-dev, or start with --framework-arg use_torch_compile=false",
+        required=False,
+    )
 
 
 def _out_of_bounds(name: str, number: str) -> str:

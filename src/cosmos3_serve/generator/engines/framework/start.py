@@ -9,7 +9,7 @@ import structlog
 
 from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.generator.engines.framework.doctor import judge
-from cosmos3_serve.generator.engines.framework.examine import facts
+from cosmos3_serve.generator.engines.framework.examine import facts, search_path
 from cosmos3_serve.generator.engines.framework.interpreter import DOCTOR, TRAINING_ENV
 from cosmos3_serve.generator.engines.framework.revision import prove
 from cosmos3_serve.generator.engines.framework.setup import extra_fields
@@ -32,10 +32,16 @@ def prepare_framework(settings: GeneratorSettings) -> None:
             code="framework_incomplete",
             remedy=f"start with {TRAINING_ENV}=0",
         )
-    os.environ[TRAINING_ENV] = "0"  # for this process and all that Ray starts
+    # For this process and all that Ray starts, whatever environment the command was typed in.
+    os.environ[TRAINING_ENV] = "0"
+    os.environ["PATH"] = search_path()
     proof = prove()
     log.info("framework_revision_proved", revision=proof.revision, git=proof.git or "silent", files=proof.files)
-    wrong = [finding for finding in judge(facts(deep=False)) if not finding.ok and finding.required]
+    wrong = [
+        finding
+        for finding in judge(facts(deep=False), guardrails=settings.guardrails)
+        if not finding.ok and finding.required
+    ]
     if wrong:
         raise StartRefused(
             "; ".join(f"{finding.name}: {finding.detail}" for finding in wrong),
