@@ -195,6 +195,7 @@ def test_a_run_without_clips_makes_them(tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_plan_without_a_run_is_set_against_the_published_table(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = run(capsys, "plan")
     assert code == 0 and len(found["checked"]) == 8 and found["predicted"] == {}
+    assert "NVIDIA" in found["published"]["origin"] and len(found["published"]["rows"]) == 5
 
 
 def test_the_plan_takes_costs_and_a_number_of_videos(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import json
+import lzma
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-import yaml
-from support.manifests import DYNAMO_SET, GENERATOR_SET, KUBERAY_SET, everything
+from support.manifests import DYNAMO_SET, GENERATOR_SET, KUBERAY_SET, PLACED, everything
 
 from cosmos3_serve.deploy import check as checking
 from cosmos3_serve.deploy.check import CUSTOM, check, pod_templates, require_sound, schema
-from cosmos3_serve.deploy.render import render
-from cosmos3_serve.errors import Refusal, StartRefused, UsageError
+from cosmos3_serve.deploy.crd import Kind, read_definitions
+from cosmos3_serve.deploy.render import render, unfinished
+from cosmos3_serve.errors import InputError, Refusal, StartRefused, UsageError
 
-# A folder with the operators' own CRDs (nvidia.com_dynamographdeployments.yaml, ray.io_rayservices.yaml): they are not
-# ours to carry. Where it is named, everything that is rendered is checked against them, too.
-KUBERAY = json.loads((Path(__file__).parent / "schemas" / "rayservice-v1.json").read_text(encoding="utf-8"))
-CRDS = os.environ.get("COSMOS3_CRD_DIR", "")  # more of the operators' own definitions
+CRDS = Path(__file__).parent / "crds"
+# A folder with more of the operators' own definitions: everything that is rendered is checked against them, too.
+MORE = os.environ.get("COSMOS3_CRD_DIR", "")
+
+
+@functools.cache
+def own() -> dict[Kind, dict[str, Any]]:
+    return read_definitions([CRDS])
 
 
 @functools.cache
@@ -53,9 +60,22 @@ def test_every_placeholder_is_found() -> None:
     assert {each.field.split()[-1] for each in found} == {
         "spec.storageClassName",
         "spec.template.spec.containers.0.image",
-        "spec.components.0.podTemplate.spec.containers.0.image",
-        "spec.components.1.podTemplate.spec.containers.0.image",
     }
+
+
+def test_a_storage_class_is_all_that_a_graph_needs() -> None:
+    files = render("dynamo", sets=["cache.storage_class=shared-files"])
+    later = unfinished("dynamo", files)
+    assert later == {"perf/smoke.yaml": ("images.client",), "perf/perf.yaml": ("images.client",)}
+    ready = [d for f in files if f.path not in later for d in f.documents]
+    assert len(ready) == 6 and check(ready, definitions=own()) == []
+    # What was asked for by name is wanted now; and without the storage class nothing is ready.
+    assert unfinished("dynamo", files, ["perf"]) == {}
+    names = {f"{d['kind']}/{d['metadata']['name']}" for f in files if f.path in later for d in f.documents}
+    assert require_sound([d for f in files for d in f.documents], unfinished=names) == 10
+    with pytest.raises(Refusal) as refused:
+        require_sound([d for f in render("dynamo") for d in f.documents], unfinished=names)
+    assert [e.field for e in refused.value.errors] == ["PersistentVolumeClaim/shared-model-cache spec.storageClassName"]
 
 
 def broken(kind: str, change: Any, suffix: str = "") -> list[tuple[str, str]]:
@@ -139,7 +159,7 @@ def test_every_finding_comes_with_the_refusal() -> None:
     with pytest.raises(Refusal) as refused:
         require_sound([d for f in render("dynamo") for d in f.documents])
     assert refused.value.stable_code == "manifest_invalid" and refused.value.exit_code == 3
-    assert len(refused.value.errors) == 8 and "(and 7 more)" in refused.value.detail
+    assert len(refused.value.errors) == 3 and "(and 2 more)" in refused.value.detail
 
 
 def test_an_unknown_version_of_kubernetes_is_refused() -> None:
@@ -170,81 +190,99 @@ def test_pod_templates_are_found_at_any_depth() -> None:
     ]
 
 
-def kuberay() -> dict[tuple[str, str], Any]:
-    key = (f"{KUBERAY['group']}/{KUBERAY['version']}", KUBERAY["kind"])
-    return {key: closed(KUBERAY["openAPIV3Schema"])}
-
-
 # What else an operator may ask for, and what it brings into a RayService.
-OTHER_SETS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "autoscaling": ("reasoner", ("autoscaling.enabled=true", "autoscaling.max_replicas=4", "worker.replicas=2")),
-    "a node selector": ("reasoner", ("worker.node_selector.nvidia.com/gpu.product=NVIDIA-H200",)),
-    "a variable": ("generator", ("worker.env.NCCL_DEBUG=INFO",)),
-    "a new cluster": ("generator", ("upgrade=NewCluster",)),
-    "the framework engine": (
-        "generator", ("settings.engine=framework", "settings.parallelism_preset=latency", "worker.gpus=2"),
+OTHER_SETS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "autoscaling": (
+        "kuberay", "reasoner", ("autoscaling.enabled=true", "autoscaling.max_replicas=4", "worker.replicas=2"),
     ),
-    "no GPU": ("generator", ("worker.gpus=0", "settings.device=cpu", "worker.gpu_taint=false")),
+    "a node selector": ("kuberay", "reasoner", ("worker.node_selector.nvidia.com/gpu.product=NVIDIA-H200",)),
+    "a variable": ("kuberay", "generator", ("worker.env.NCCL_DEBUG=INFO",)),
+    "a new cluster": ("kuberay", "generator", ("upgrade=NewCluster",)),
+    "the framework engine": (
+        "kuberay", "generator",
+        ("settings.engine=framework", "settings.parallelism_preset=latency", "worker.gpus=2"),
+    ),
+    "no GPU": ("kuberay", "generator", ("worker.gpus=0", "settings.device=cpu", "worker.gpu_taint=false")),
+    "placement of a graph": ("dynamo", "", PLACED),
+    "another model": ("dynamo", "", ("model=acme/reasoner",)),
 }  # fmt: skip
 
 
-def test_ray_services_fit_kuberays_own_definition() -> None:
-    assert fitting(kuberay()) == 2
+def test_the_definitions_are_the_ones_that_the_readme_names() -> None:
+    readme = (CRDS / "README.md").read_text()
+    files = sorted(CRDS.glob("*.xz"))
+    assert len(files) == 4
+    for path in files:
+        (row,) = [line for line in readme.splitlines() if f"`{path.name}`" in line]
+        assert hashlib.sha256(lzma.decompress(path.read_bytes())).hexdigest() in row
+
+
+def test_what_is_rendered_fits_the_operators_own_definitions() -> None:
+    assert fitting(own()) == 6, "two graphs, a copy of each in an overlay, and two RayServices"
+    assert check(documents(), definitions=own()) == []
 
 
 @pytest.mark.parametrize("asked", OTHER_SETS)
-def test_what_an_operator_may_ask_for_fits_it_too(asked: str) -> None:
-    service, sets = OTHER_SETS[asked]
-    base = GENERATOR_SET if service == "generator" else KUBERAY_SET
+def test_what_an_operator_may_ask_for_fits_them_too(asked: str) -> None:
+    target, service, sets = OTHER_SETS[asked]
+    base = {"generator": GENERATOR_SET, "reasoner": KUBERAY_SET, "": DYNAMO_SET}[service]
     plain, found = (
-        [d for f in render("kuberay", service=service, sets=given) for d in f.documents]
+        [d for f in render(target, service=service, sets=given) for d in f.documents]
         for given in (base, (*base, *sets))
     )
     assert plain != found, "the values do something"
-    assert fitting(kuberay(), found) == 1
-    assert check(found) == []
+    assert fitting(own(), found) >= 1
+    assert check(found, definitions=own()) == []
 
 
-@pytest.mark.parametrize("at", ["serveConfigV2", "rayClusterConfig"])
-def test_what_does_not_fit_it_is_seen(at: str) -> None:
-    (definition,) = kuberay().values()
-    wrong = next(document for document in documents() if document["kind"] == "RayService")
-    jsonschema.Draft202012Validator(definition).validate(wrong)
-    wrong["spec"][at + "s"] = wrong["spec"].pop(at)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator(definition).validate(wrong)
+@pytest.mark.parametrize(
+    ("kind", "change", "field"),
+    [
+        ("RayService", lambda s: s.update(serveConfigV3=s.pop("serveConfigV2")), "spec"),
+        ("RayService", lambda s: s["rayClusterConfig"].update(rayVersions="2"), "spec.rayClusterConfig"),
+        ("DynamoGraphDeployment", lambda s: s["components"][1].update(envs=[]), "spec.components.1"),
+        (
+            "DynamoGraphDeployment",
+            lambda s: s["components"][0]["podTemplate"]["spec"]["containers"][0].update(imagePullPolice="Always"),
+            "spec.components.0.podTemplate.spec.containers.0",
+        ),
+    ],
+)
+def test_what_does_not_fit_them_is_a_finding(kind: str, change: Any, field: str) -> None:
+    document = of(kind)
+    change(document["spec"])
+    (definition,) = (schema for (_, each), schema in own().items() if each == kind and "v1alpha1" not in _)
+    assert not jsonschema.Draft202012Validator(definition).is_valid(document)
+    assert (kind, field) in {
+        (f.field.split("/")[0], f.field.split(" ")[1]) for f in check([document], definitions=own())
+    }
 
 
-@pytest.mark.skipif(not CRDS, reason="COSMOS3_CRD_DIR names no folder with more of the operators' own definitions")
+@pytest.mark.parametrize("text", ["kind: ConfigMap\n", "kind: CustomResourceDefinition\nspec: {}\n", ":\n  - ["])
+def test_a_file_that_holds_no_definition_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "crd.yaml").write_text(text)
+    for path in (tmp_path, tmp_path / "crd.yaml"):
+        with pytest.raises(InputError) as refused:
+            read_definitions([path])
+        assert refused.value.exit_code == 2
+    (tmp_path / "crd.yaml.xz").write_bytes(b"no xz")
+    with pytest.raises(InputError) as refused:
+        read_definitions([tmp_path / "crd.yaml.xz"])
+    assert refused.value.stable_code == "crds_unreadable"
+    with pytest.raises(InputError):
+        read_definitions([tmp_path / "not-there.yaml"])
+
+
+@pytest.mark.skipif(not MORE, reason="COSMOS3_CRD_DIR names no folder with more of the operators' own definitions")
 def test_what_is_rendered_fits_other_definitions() -> None:
-    known: dict[tuple[str, str], Any] = {}
-    for path in Path(CRDS).glob("*.yaml"):
-        for crd in yaml.safe_load_all(path.read_text()):
-            for version in crd["spec"]["versions"]:
-                key = (f"{crd['spec']['group']}/{version['name']}", crd["spec"]["names"]["kind"])
-                known[key] = closed(version["schema"]["openAPIV3Schema"])
+    known = read_definitions([Path(MORE)])
     assert fitting(known), f"none of {sorted(known)} was rendered"
 
 
-def fitting(known: dict[tuple[str, str], Any], rendered: list[dict[str, Any]] | None = None) -> int:
+def fitting(known: Mapping[Kind, Any], rendered: list[dict[str, Any]] | None = None) -> int:
     """How many rendered documents have a definition here; each fits it."""
     rendered = documents() if rendered is None else rendered
     found = [d for d in rendered if (d.get("apiVersion"), d.get("kind")) in known]
     for document in found:
         jsonschema.Draft202012Validator(known[document["apiVersion"], document["kind"]]).validate(document)
     return len(found)
-
-
-def closed(node: Any) -> Any:
-    """An API server drops unknown fields silently; here they are errors. Its own types (int-or-string) are put in."""
-    if isinstance(node, list):
-        return [closed(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    found = {key: closed(value) for key, value in node.items()}
-    if node.get("x-kubernetes-int-or-string"):
-        found.pop("type", None)
-        found["anyOf"] = [{"type": "integer"}, {"type": "string"}]
-    if "properties" in node and node.get("type") == "object" and not node.get("x-kubernetes-preserve-unknown-fields"):
-        found.setdefault("additionalProperties", False)
-    return found

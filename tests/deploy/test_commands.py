@@ -26,7 +26,7 @@ def commands() -> list[tuple[str, list[str]]]:
             if "command" in container:
                 found.append((where, [*container["command"], *container.get("args", [])]))
             for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
-                if kind in container:
+                if "exec" in container.get(kind, {}):  # an image of others is asked over HTTP
                     found.append((f"{where} {kind}", container[kind]["exec"]["command"]))
             if "lifecycle" in container:
                 found.append((f"{where} preStop", container["lifecycle"]["preStop"]["exec"]["command"]))

@@ -50,7 +50,7 @@ def test_a_changed_value_is_named_by_its_place() -> None:
     there = running()
     there["spec"]["components"][1]["replicas"] = 4
     worker = there["spec"]["components"][1]["podTemplate"]["spec"]["containers"][0]
-    worker["env"][2]["value"] = "bf16"
+    next(v for v in worker["env"] if v["name"] == "NIM_PRECISION")["value"] = "bf16"
     worker["env"].append({"name": "EXTRA", "value": "1"})
     del worker["resources"]["limits"]["memory"]
     there["spec"]["components"][0]["podTemplate"]["spec"]["containers"][0]["args"][-1] = "60"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from support.manifests import DYNAMO_SET, built_by_hand, kustomize
+from support.manifests import DYNAMO_SET, PLACED, built_by_hand, kustomize
 
 from cosmos3_serve.deploy.check import check
 from cosmos3_serve.deploy.dynamo.values import PROFILES
@@ -59,14 +60,19 @@ PATCHED: dict[str, Any] = {
     "containers": [
         {
             "name": "main",
-            "image": "registry.example/cosmos3-nim:2.1.0",
+            "image": "nvcr.io/nim/nvidia/cosmos3:2.1.0",
             "command": ["/opt/nim/start_server.sh"],
             "env": [
                 {"name": "NIM_MODEL_TYPE", "value": "reasoner"},
+                {"name": "NIM_MODEL_VARIANT", "value": "nano"},
                 {"name": "NIM_MODEL_SIZE", "value": "nano"},
                 {"name": "NIM_PRECISION", "value": "fp8"},
-                {"name": "NIM_DYNAMO_WORKER", "value": "true"},
                 {"name": "NIM_CACHE_PATH", "value": "/opt/nim/.cache"},
+                {"name": "NIM_DYNAMO_WORKER", "value": "true"},
+                {"name": "NIM_DISCOVERY_BACKEND", "value": "kubernetes"},
+                {"name": "DYN_REQUEST_PLANE", "value": "tcp"},
+                {"name": "DYN_SELF_HOST_METADATA", "value": "true"},
+                {"name": "DYN_SYSTEM_PORT", "value": "9090"},
                 {"name": "DYN_MM_ALLOW_INTERNAL", "value": "1"},
                 {
                     "name": "NGC_API_KEY",
@@ -76,6 +82,19 @@ PATCHED: dict[str, Any] = {
             "resources": {
                 "requests": {"cpu": "16", "memory": "96Gi", "nvidia.com/gpu": "1"},
                 "limits": {"memory": "96Gi", "nvidia.com/gpu": "1"},
+            },
+            "ports": [{"name": "nim-http", "containerPort": 8000}, {"name": "system", "containerPort": 9090}],
+            "startupProbe": {
+                "httpGet": {"path": "/v1/health/live", "port": "nim-http"},
+                "periodSeconds": 10,
+                "timeoutSeconds": 3,
+                "failureThreshold": 120,
+            },
+            "livenessProbe": {
+                "httpGet": {"path": "/v1/health/live", "port": "nim-http"},
+                "periodSeconds": 10,
+                "timeoutSeconds": 3,
+                "failureThreshold": 3,
             },
             "volumeMounts": [{"name": "model-cache", "mountPath": "/opt/nim/.cache"}],
         }
@@ -126,6 +145,8 @@ def test_the_graph_is_what_the_specification_says(profile: str) -> None:
             "NIM_DYNAMO_WORKER": "true",
         }.items()
     )
+    # Without it a worker looks for others in a file of its own pod, and never joins the frontend.
+    assert variables["NIM_DISCOVERY_BACKEND"] == "kubernetes" and variables["NIM_MODEL_VARIANT"] == "nano"
     (volume,) = worker["podTemplate"]["spec"]["volumes"]
     assert volume["persistentVolumeClaim"]["claimName"] == "shared-model-cache"
     assert main["volumeMounts"][0]["name"] == volume["name"]
@@ -135,6 +156,98 @@ def test_no_credential_and_no_node_placement_without_being_asked() -> None:
     text = yaml.safe_dump(files()["vllm/agg-h200-session-affinity/deploy.yaml"])
     for word in ("secretKeyRef", "NGC_API_KEY", "nodeSelector", "imagePullSecrets", "affinity:", "tolerations"):
         assert word not in text
+
+
+def test_images_and_versions_are_nvidias_public_ones() -> None:
+    frontend, worker = graph("round-robin")["spec"]["components"]
+    images = [each["podTemplate"]["spec"]["containers"][0]["image"] for each in (frontend, worker)]
+    assert images == ["nvcr.io/nvidia/ai-dynamo/dynamo-frontend:1.6.1", "nvcr.io/nim/nvidia/cosmos3:2.1.0"]
+    # The operator is told what is in each image: NIM 2.1.0 holds Dynamo 1.5.0.
+    assert [each["runtimeVersionOverride"] for each in (frontend, worker)] == ["1.6.1", "1.5.0"]
+    frontend, worker = graph("round-robin", "worker.runtime_version=1.6.2", "images.worker=mirror.example/nim:3")[
+        "spec"
+    ]["components"]
+    assert [each["runtimeVersionOverride"] for each in (frontend, worker)] == ["1.6.1", "1.6.2"]
+
+
+def variables(*sets: str) -> dict[str, str]:
+    worker = graph("round-robin", *sets)["spec"]["components"][1]
+    return {each["name"]: each["value"] for each in worker["podTemplate"]["spec"]["containers"][0]["env"]}
+
+
+def test_the_served_name_reaches_the_nim_and_those_who_ask_it() -> None:
+    found = variables("model=acme/reasoner")
+    assert found["NIM_SERVED_MODEL_NAME"] == "acme/reasoner"
+    assert json.loads(found["NIM_DYNAMO_ARGS"]) == {"served_model_name": "acme/reasoner"}
+    (config,) = files("", "model=acme/reasoner")["perf/profiles/round-robin.yaml"]
+    assert config["data"]["MODEL"] == "acme/reasoner"
+    assert not {"NIM_SERVED_MODEL_NAME", "NIM_DYNAMO_ARGS"} & set(variables()), "by default the NIM names it so itself"
+    assert variables("worker.env.NIM_DYNAMO_ARGS={}")["NIM_DYNAMO_ARGS"] == "{}"
+    with pytest.raises(UsageError) as refused:
+        graph("round-robin", "model=acme/reasoner", "worker.env.NIM_DYNAMO_ARGS={}")
+    assert [each.field for each in refused.value.errors] == ["worker.env.NIM_DYNAMO_ARGS"]
+
+
+def test_the_download_picks_the_profile_that_the_workers_pick() -> None:
+    (job,) = files("", "worker.precision=bf16")["model-cache/model-download.yaml"]
+    job_env = {v["name"]: v.get("value") for v in job["spec"]["template"]["spec"]["containers"][0]["env"]}
+    worker_env = variables("worker.precision=bf16")
+    for name in ("NIM_MODEL_TYPE", "NIM_MODEL_VARIANT", "NIM_MODEL_SIZE", "NIM_PRECISION", "NIM_CACHE_PATH"):
+        assert job_env[name] == worker_env[name]
+
+
+def test_a_probe_names_a_port_that_the_container_lists() -> None:
+    main = graph("round-robin")["spec"]["components"][1]["podTemplate"]["spec"]["containers"][0]
+    ports = {port["name"]: port["containerPort"] for port in main["ports"]}
+    assert {main[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe")} <= set(ports)
+    # The operator's own readiness probe names `system`, and our list of ports replaces the operator's.
+    assert ports["system"] == int(variables()["DYN_SYSTEM_PORT"])
+
+
+def pods(*sets: str) -> dict[str, dict[str, Any]]:
+    """Every pod of the target, by whose it is."""
+    found = {
+        each["name"]: each["podTemplate"]["spec"] for each in graph("session-affinity", *sets)["spec"]["components"]
+    }
+    for documents in files("", *sets).values():
+        found |= {d["metadata"]["name"]: d["spec"]["template"]["spec"] for d in documents if d["kind"] == "Job"}
+    return found
+
+
+def test_every_pod_takes_pull_secrets_and_placement() -> None:
+    found = pods(*PLACED)
+    assert len(found) == 5
+    for name, pod in found.items():
+        assert pod["imagePullSecrets"] == [{"name": "mirror"}, {"name": "second"}], name
+        assert pod["nodeSelector"] == {"pool": "cosmos"}
+        (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert term["matchExpressions"] == [
+            {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a", "b"]},
+            {"key": "spot", "operator": "DoesNotExist"},
+        ]
+        on_gpu = name in ("Worker", "cosmos3-nano-reasoner-model-download")
+        assert pod["priorityClassName"] == ("serving-high" if on_gpu else "batch-low")
+        assert pod.get("runtimeClassName") == ("nvidia" if on_gpu else None)
+        assert pod["tolerations"] == [
+            {"key": "dedicated", "operator": "Equal", "value": "cosmos", "effect": "NoSchedule"},
+            {"key": "spot", "operator": "Exists"},
+            *([{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}] if on_gpu else []),
+        ]
+
+
+@pytest.mark.parametrize("role", ["frontend", "worker", "download", "perf"])
+def test_each_role_has_a_placement_of_its_own(role: str) -> None:
+    plain, found = pods(), pods(f"{role}.priority_class=special", f"{role}.runtime_class=own")
+    changed = {name for name in plain if plain[name] != found[name]}
+    assert (
+        changed
+        == {
+            "frontend": {"Frontend"},
+            "worker": {"Worker", "cosmos3-nano-reasoner-model-download"},
+            "download": {"cosmos3-nano-reasoner-model-download"},
+            "perf": {"cosmos3-nano-reasoner-smoke", "cosmos3-nano-reasoner-perf"},
+        }[role]
+    )
 
 
 def flags(document: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ RENDERED = {
     for target, service in renderings
     for f in render(target, service=service)
 }
+# What brings every file that a target may write.
+ASKED: dict[str, tuple[str, ...]] = {"dynamo": ("overlay.ngc_api_key=true",), "kuberay": ()}
 PAGES = sorted(page for folder in WRITTEN for page in (RECIPES / folder).rglob("*.md"))
 
 
@@ -50,6 +53,26 @@ def test_the_pages_commands_are_real_and_their_files_are_there(page: Path) -> No
             assert (ROOT / path.replace("${PROFILE}", profile)).is_file(), path
     for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text):
         assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.parent.name)
+def test_what_a_page_applies_is_what_it_renders(page: Path) -> None:
+    """One folder: the one that the page's commands write."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    written: dict[str, set[str]] = {}
+    for call in re.findall(r"^cosmos3 deploy render .*$", text, re.MULTILINE):
+        found = parse(shlex.split(call))
+        files = render(
+            found["target"], service=found["service"], sets=[*(found["sets"] or []), *ASKED[found["target"]]]
+        )
+        written.setdefault(str(found["output_dir"]), set()).update(f.path for f in files)
+    applied = re.findall(r"kubectl[^\n]* apply\s+-[fk]\s+\"?([\w./${}-]+)", text)
+    assert applied or page.parent == ROOT
+    for path in applied:
+        folder, _, file = path.partition("/")
+        for profile in ("round-robin", "session-affinity"):
+            name = file.replace("${PROFILE}", profile)
+            assert {name, f"{name}/kustomization.yaml"} & written[folder], path
 
 
 def test_the_make_target_writes_all_of_it() -> None:

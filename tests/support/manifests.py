@@ -18,8 +18,6 @@ from cosmos3_serve.deploy.render import render
 ROOT = Path(__file__).parents[2]
 # Made up; nothing pulls them.
 DYNAMO_SET = (
-    "images.frontend=registry.example/dynamo-frontend:1.6.1",
-    "images.worker=registry.example/cosmos3-nim:2.1.0",
     "images.client=registry.example/cosmos3-client:0.1.0",
     "cache.storage_class=shared-files",
 )
@@ -30,6 +28,17 @@ KUBERAY_SET = (
     "outputs.storage_class=shared-files",
     "batch.input_uri=s3://bucket/batch.json",
     "batch.output_uri=s3://bucket/outputs/",
+)
+# Every wish about nodes at once, for all pods and for one role.
+PLACED = (
+    "pods.image_pull_secrets=mirror,second",
+    "pods.tolerations=dedicated=cosmos:NoSchedule,spot",
+    "pods.node_affinity=topology.kubernetes.io/zone in (a, b); !spot",
+    "pods.node_selector.pool=cosmos",
+    "pods.priority_class=batch-low",
+    "worker.priority_class=serving-high",
+    "worker.runtime_class=nvidia",
+    "worker.tolerations=nvidia.com/gpu:NoSchedule",
 )
 # A made-up commit; guardrails stay on.
 GENERATOR_SET = (*KUBERAY_SET, "settings.guardrail_revision=0123456789012345678901234567890123456789")

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cosmos3_serve.bench import reference as reference_table
 from cosmos3_serve.bench import report
 from cosmos3_serve.bench.plan import Checked, Costs, Prediction, against_reference, against_run, costs_of, predict
 from cosmos3_serve.bench.records import Profile
@@ -25,6 +26,7 @@ class Plan:
     origin: str
     predicted: dict[Profile, list[Prediction]] = field(default_factory=dict)
     checked: list[Checked] = field(default_factory=list)
+    published: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -32,10 +34,21 @@ class Plan:
             "costs": None if self.costs is None else self.costs.model_dump(mode="json"),
             "predicted": {profile: [asdict(row) for row in rows] for profile, rows in self.predicted.items()},
             "checked": [asdict(row) | {"error": row.error, "ttft_error": row.ttft_error} for row in self.checked],
+            "published": {"origin": reference_table.ORIGIN, "rows": [asdict(row) for row in reference_table.ROWS]}
+            if self.published
+            else None,
         }
 
     def markdown(self) -> str:
-        lines = [f"Costs: {self.origin}.", ""]
+        lines = []
+        if self.published:
+            lines += [
+                f"Published for eight H200, round robin → session affinity ({reference_table.ORIGIN}):",
+                "",
+                *reference_table.table(),
+                "",
+            ]
+        lines += [f"Costs: {self.origin}.", ""]
         if self.predicted:
             lines += [
                 "Predicted, not measured:",
@@ -75,6 +88,7 @@ def reference() -> Plan:
         None,
         "out of the published table of eight H200: its first row, and the last one's pace of decoding",
         checked=against_reference(),
+        published=True,
     )
 
 

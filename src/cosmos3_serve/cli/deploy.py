@@ -20,6 +20,9 @@ Service = Annotated[str, typer.Option("--service", help="generator or reasoner (
 Sets = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file of --values.")]
 ValuesFile = Annotated[Path | None, typer.Option("--values", help="YAML with the same keys, nested.")]
 Version = Annotated[str, typer.Option("--kubernetes-version", help="Whose schemas check.")]
+Crds = Annotated[
+    list[Path] | None, typer.Option("--crds", help="Operators' own CRDs, a file or a folder: check against them too.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 KUBERNETES = "1.32"
 
@@ -36,7 +39,8 @@ def render(
     sets: Sets = None,
     values: ValuesFile = None,
     part: Annotated[
-        list[str] | None, typer.Option("--part", help="model-cache, deploy, overlay, perf or batch; default: all.")
+        list[str] | None,
+        typer.Option("--part", help="model-cache, deploy, overlay, perf, batch or ingress; default: all."),
     ] = None,
     output_dir: Annotated[
         Path | None, typer.Option("--output", help="Folder of the files; default: they are printed.")
@@ -45,15 +49,18 @@ def render(
         bool, typer.Option("--check", help="Refuse what is not fit to be applied; nothing is written then.")
     ] = False,
     kubernetes: Version = KUBERNETES,
+    crds: Crds = None,
     values_help: Annotated[bool, typer.Option("--values-help", help="List the keys of --set and end.")] = False,
     json: Json = False,
 ) -> None:
     """Render the manifests of a target.
 
-    An image or a storage class that is not set is a placeholder, which a cluster refuses, and so does --check.
+    An image or a storage class that is not set is a placeholder, which a cluster refuses, and so does --check. Files
+    that nothing else needs (perf, batch, ingress) may wait: --check names what they lack, unless --part asks for them.
     """
-    from cosmos3_serve.deploy.check import require_sound
-    from cosmos3_serve.deploy.render import values_model, write
+    from cosmos3_serve.deploy.check import name_of, require_sound
+    from cosmos3_serve.deploy.crd import read_definitions
+    from cosmos3_serve.deploy.render import unfinished, values_model, write
     from cosmos3_serve.deploy.values import catalogue
 
     if values_help:
@@ -64,17 +71,26 @@ def render(
             print(tables.markdown(rows, ("key", "default")), end="")
         return
     files = _rendered(target, profile, service, sets, values, part)
-    objects = require_sound([d for f in files for d in f.documents], kubernetes=kubernetes) if checked else None
+    later = unfinished(target, files, part or ()) if checked else {}
+    names = {name_of(d) for f in files if f.path in later for d in f.documents}
+    every = [d for f in files for d in f.documents]
+    objects = (
+        require_sound(every, kubernetes=kubernetes, definitions=read_definitions(crds or ()), unfinished=names)
+        if checked
+        else None
+    )
     if output_dir is not None:
         write(files, output_dir)
     if json:
         shown = [{"path": f.path, "part": f.part, "objects": f.documents} for f in files]
-        output.emit({"target": target, "files": shown, "checked": objects})
+        output.emit({"target": target, "files": shown, "checked": objects, "unfinished": later})
     elif output_dir is not None:
         for each in files:
             print(output_dir / each.path)
     else:
         sys.stdout.write("---\n".join(f"# {each.path}\n{each.text()}" for each in files))
+    for path, keys in later.items() if not json else ():
+        output.console().print(f"{path}: set {', '.join(keys)} before you apply it", markup=False)
     if objects is not None and not json:
         output.console().print(f"{objects} objects checked against Kubernetes {kubernetes}", markup=False)
 
@@ -82,12 +98,15 @@ def render(
 def check(
     files: Annotated[list[Path], typer.Argument(help="Manifests; - is the standard input.")],
     kubernetes: Version = KUBERNETES,
+    crds: Crds = None,
     json: Json = False,
 ) -> None:
     """Check manifests as they are now: schemas, placeholders, credentials, contradictions."""
     from cosmos3_serve.deploy.check import require_sound
+    from cosmos3_serve.deploy.crd import read_definitions
 
-    count = require_sound([d for path in files for d in _documents(path)], kubernetes=kubernetes)
+    documents = [d for path in files for d in _documents(path)]
+    count = require_sound(documents, kubernetes=kubernetes, definitions=read_definitions(crds or ()))
     if json:
         output.emit({"valid": True, "objects": count, "kubernetes": kubernetes})
     else:

@@ -2,19 +2,21 @@
 
 Kubernetes' own kinds are checked against Kubernetes' own schemas (package `kubernetes-validate`), strictly: an unknown
 field is a finding. Custom kinds are checked against condensed schemas of ours (`schemas/`), and every pod template in
-them against Kubernetes' schema, since the real definitions embed exactly that.
+them against Kubernetes' schema, since the real definitions embed exactly that; and against the operators' own
+definitions where they are given.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from cosmos3_serve.deploy.crd import Kind
 from cosmos3_serve.deploy.dynamo import overlay
 from cosmos3_serve.deploy.kube.pod import containers_of
 from cosmos3_serve.deploy.kuberay.config_check import config_findings
@@ -42,8 +44,16 @@ class Found:
     text: str
 
 
-def check(documents: Iterable[Mapping[str, Any]], *, kubernetes: str = KUBERNETES) -> list[Found]:
+def check(
+    documents: Iterable[Mapping[str, Any]],
+    *,
+    kubernetes: str = KUBERNETES,
+    definitions: Mapping[Kind, Mapping[str, Any]] | None = None,
+) -> list[Found]:
     """Every finding of every document.
+
+    Args:
+        definitions: the operators' own (`crd.read_definitions`).
 
     Raises:
         StartRefused: code `deploy_extra_missing`: the validator is not installed; nothing was checked.
@@ -58,7 +68,7 @@ def check(documents: Iterable[Mapping[str, Any]], *, kubernetes: str = KUBERNETE
             continue
         if document["kind"] != "Kustomization" and not (document.get("metadata") or {}).get("name"):
             found.append(Found("no_object", name_of(document), "has no metadata.name"))
-        found += _schema(document, kubernetes)
+        found += _schema(document, kubernetes, definitions or {})
         found += _placeholders(document)
         found += _credentials(document)
         found += _routing(document)
@@ -66,14 +76,27 @@ def check(documents: Iterable[Mapping[str, Any]], *, kubernetes: str = KUBERNETE
     return found + list(_overlays(documents))
 
 
-def require_sound(documents: Iterable[Mapping[str, Any]], *, kubernetes: str = KUBERNETES) -> int:
+def require_sound(
+    documents: Iterable[Mapping[str, Any]],
+    *,
+    kubernetes: str = KUBERNETES,
+    definitions: Mapping[Kind, Mapping[str, Any]] | None = None,
+    unfinished: Collection[str] = (),
+) -> int:
     """The number of objects checked.
+
+    Args:
+        unfinished: names (`Job/x`) of objects that may still hold placeholders.
 
     Raises:
         Refusal: code `manifest_invalid`; `errors` holds every finding.
     """
     documents = list(documents)
-    found = check(documents, kubernetes=kubernetes)
+    found = [
+        each
+        for each in check(documents, kubernetes=kubernetes, definitions=definitions)
+        if each.code != "placeholder" or each.field.split(" ")[0] not in unfinished
+    ]
     if found:
         more = f" (and {len(found) - 1} more)" if found[1:] else ""
         raise Refusal(
@@ -93,16 +116,20 @@ def name_of(document: Mapping[str, Any]) -> str:
 # ---- schemas -------------------------------------------------------------------------------------------------------
 
 
-def _schema(document: Mapping[str, Any], kubernetes: str) -> Iterator[Found]:
+def _schema(
+    document: Mapping[str, Any], kubernetes: str, definitions: Mapping[Kind, Mapping[str, Any]]
+) -> Iterator[Found]:
     kind = (str(document.get("apiVersion")), str(document.get("kind")))
+    if kind in definitions:
+        yield from _custom(document, definitions[kind])
     if kind in CUSTOM:
-        yield from _custom(document, CUSTOM[kind])
+        yield from _custom(document, schema(CUSTOM[kind]))
         for path, template in pod_templates(document):
             wrapped = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}, "template": template}
             for each in _kubernetes(wrapped, kubernetes):
                 inner = each.field.partition(" ")[2].removeprefix("template")
                 yield Found(each.code, f"{name_of(document)} {path}{inner}", each.text)
-    else:
+    elif kind not in definitions:
         yield from _kubernetes(document, kubernetes)
 
 
@@ -141,10 +168,10 @@ def _validator() -> Any:
     return utils
 
 
-def _custom(document: Mapping[str, Any], file: str) -> Iterator[Found]:
+def _custom(document: Mapping[str, Any], definition: Mapping[str, Any]) -> Iterator[Found]:
     import jsonschema
 
-    for error in jsonschema.Draft202012Validator(schema(file)).iter_errors(document):
+    for error in jsonschema.Draft202012Validator(definition).iter_errors(document):
         yield Found("schema", f"{name_of(document)} {_path(error.path)}".strip(), _short(error.message))
 
 

@@ -11,7 +11,9 @@ from cosmos3_serve.deploy.values import PLACEHOLDER
 from cosmos3_serve.deploy.yamltext import comment, to_yaml
 
 # In the order in which they are applied.
-PARTS = ("model-cache", "deploy", "overlay", "perf", "batch")
+PARTS = ("model-cache", "deploy", "overlay", "perf", "batch", "ingress")
+# Nothing else needs these: what is not set in them holds up no deployment.
+OPTIONAL = ("perf", "batch", "ingress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,9 @@ class ManifestFile:
         head = f"Written by `{self.command}`: change values there." if self.command else ""
         body = to_yaml(self.documents)
         if PLACEHOLDER in body:
-            head += f"\n{PLACEHOLDER}…: what you must set (`--set`, or here); --check refuses the file until then."
+            head += f"\n{PLACEHOLDER}…: set it (`--set`, or here) before you apply this file."
+        if f"{PLACEHOLDER}/cosmos3-" in body:
+            head += "\nOur own images are not published: docs/containers.md says how to build them."
         return comment(head.strip()) + body
 
 

@@ -10,8 +10,8 @@ from cosmos3_serve.deploy.dynamo.recipe import recipe as dynamo_recipe
 from cosmos3_serve.deploy.dynamo.values import PROFILES, DynamoValues, Profile
 from cosmos3_serve.deploy.kuberay.recipe import recipe as kuberay_recipe
 from cosmos3_serve.deploy.kuberay.values import SERVICES, KuberayValues
-from cosmos3_serve.deploy.manifest import PARTS, ManifestFile
-from cosmos3_serve.deploy.values import Values
+from cosmos3_serve.deploy.manifest import OPTIONAL, PARTS, ManifestFile
+from cosmos3_serve.deploy.values import PLACEHOLDER, Values, catalogue
 from cosmos3_serve.deploy.yamltext import one_mapping
 from cosmos3_serve.errors import InputError, UsageError
 
@@ -91,6 +91,21 @@ def render(
     else:
         files = dynamo_recipe(cast(DynamoValues, values), profiles_of(profile))
     return [each for each in files if not parts or each.part in parts]
+
+
+def unfinished(target: str, files: Sequence[ManifestFile], parts: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
+    """Paths of optional files that still hold placeholders, with the keys that would replace them.
+
+    Args:
+        parts: what was asked for by name: a part that was asked for is not optional.
+    """
+    wanted = {key: default for key, default, _ in catalogue(values_model(target)) if PLACEHOLDER in default}
+    found = {
+        each.path: tuple(key for key, default in wanted.items() if default in each.text())
+        for each in files
+        if each.part in OPTIONAL and each.part not in parts
+    }
+    return {path: keys for path, keys in found.items() if keys}
 
 
 def _kuberay(values: KuberayValues, service: str, profile: str) -> list[ManifestFile]:

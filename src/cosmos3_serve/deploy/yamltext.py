@@ -56,7 +56,9 @@ def from_yaml(text: str, where: str) -> list[dict[str, Any]]:
     """
     yaml = yaml_module()
     try:
-        found = [document for document in yaml.safe_load_all(text) if document is not None]
+        # libyaml's loader, where it is there: an operator's definition has a megabyte and more.
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        found = [document for document in yaml.load_all(text, Loader=loader) if document is not None]
     except yaml.YAMLError as error:
         raise _unreadable(f"{where} is no YAML: {_first_line(error)}") from None
     documents: list[dict[str, Any]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cosmos3_serve.deploy.dynamo.graph import CACHE_VOLUME, GPU, NIM_SECURITY
+from cosmos3_serve.deploy.dynamo.graph import CACHE_VOLUME, GPU, NIM_SECURITY, profile_variables
 from cosmos3_serve.deploy.dynamo.values import DynamoValues
 from cosmos3_serve.deploy.kube.base import Meta, PodMeta, labels
 from cosmos3_serve.deploy.kube.objects import Claim, Job, JobSpec, claim_object
@@ -16,6 +16,7 @@ from cosmos3_serve.deploy.kube.pod import (
     env,
     secret_env,
 )
+from cosmos3_serve.deploy.placement import placed
 
 DEADLINE_S = 3600  # as long as the documented `kubectl wait`
 
@@ -33,7 +34,6 @@ def cache_claim(values: DynamoValues) -> Claim:
 
 def download_job(values: DynamoValues) -> Job:
     """The workers' own image and variables, so that the NIM picks the same profile; the key stays in its Secret."""
-    worker = values.worker
     gpus = {GPU: str(values.download.gpus)} if values.download.gpus else {}
     named = labels(values.name, "model-download")
     main = Container(
@@ -42,12 +42,7 @@ def download_job(values: DynamoValues) -> Job:
         command=[values.download.command],
         env=[
             secret_env("NGC_API_KEY", values.ngc_secret, "NGC_API_KEY"),
-            *env(
-                NIM_MODEL_TYPE="reasoner",
-                NIM_MODEL_SIZE="nano",
-                NIM_PRECISION=worker.precision,
-                NIM_CACHE_PATH=values.cache.mount,
-            ),
+            *env(**profile_variables(values)),
         ],
         resources=Resources(requests={"cpu": "4", "memory": "16Gi", **gpus}, limits={"memory": "32Gi", **gpus}),
         volume_mounts=[Mount(name=CACHE_VOLUME, mount_path=values.cache.mount)],
@@ -65,6 +60,8 @@ def download_job(values: DynamoValues) -> Job:
                     security_context=NIM_SECURITY,
                     containers=[main],
                     volumes=[claim(CACHE_VOLUME, values.cache.claim)],
+                    # The NIM picks a profile for the GPU that it sees: one of the workers' nodes.
+                    **placed(values.pods, values.worker, values.download),
                 ),
             ),
         ),

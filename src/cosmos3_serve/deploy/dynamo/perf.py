@@ -30,6 +30,7 @@ from cosmos3_serve.deploy.kube.pod import (
     secret_env,
     shell,
 )
+from cosmos3_serve.deploy.placement import placed
 
 VIDEO_PORT = 8080
 SCRATCH = "/scratch"
@@ -127,6 +128,7 @@ def _job(
                     security_context=PodSecurity(run_as_user=USER, run_as_group=USER, fs_group=USER),
                     containers=[main],
                     volumes=[scratch],
+                    **placed(values.pods, values.perf),
                 ),
             ),
         ),

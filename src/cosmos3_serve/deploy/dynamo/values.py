@@ -1,31 +1,37 @@
-"""DynamoValues: what may be set on the reasoner as a Dynamo graph (source: reasoner spec, Kubernetes; rulings 16)."""
+"""DynamoValues: what may be set on the reasoner as a Dynamo graph.
+
+Images and versions are those that NVIDIA documents for Cosmos3 NIM 2.1.0 and publishes on nvcr.io. Our own client image
+is not published: the smoke test and the benchmark need it, the deployment does not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field
 
-from cosmos3_serve.deploy.kube.base import NAME, QUANTITY
+from cosmos3_serve.deploy.fields import Image, Name, Quantity, VariableName
+from cosmos3_serve.deploy.placement import Placement, Pods
 from cosmos3_serve.deploy.values import PLACEHOLDER, Values, value, words
 
 Profile = Literal["round-robin", "session-affinity"]
 PROFILES: tuple[Profile, ...] = ("round-robin", "session-affinity")
 
-Quantity = Annotated[str, StringConstraints(pattern=QUANTITY)]
-Image = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
-Name = Annotated[str, StringConstraints(pattern=NAME, max_length=63)]
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# What the NIM of the default image serves.
+MODEL = "nvidia/cosmos3-nano-reasoner"
+VERSION = r"^(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})$"
+
 Levels = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(words), Field(min_length=1)]
 
 
 class Images(Values):
-    frontend: Image = value(f"{PLACEHOLDER}/dynamo-frontend:1.6.1", "Dynamo's frontend; required.")
-    worker: Image = value(
-        f"{PLACEHOLDER}/cosmos3-nim:2.1.0", "The Cosmos3 NIM, of workers and of the download job; required."
+    frontend: Image = value("nvcr.io/nvidia/ai-dynamo/dynamo-frontend:1.6.1", "Dynamo's frontend.")
+    worker: Image = value("nvcr.io/nim/nvidia/cosmos3:2.1.0", "The Cosmos3 NIM, of workers and of the download job.")
+    client: Image = value(
+        f"{PLACEHOLDER}/cosmos3-client",
+        "Our CPU client, of the smoke test and the benchmark alone; not published: build it (docs/containers.md).",
     )
-    client: Image = value(f"{PLACEHOLDER}/cosmos3-client", "Our CPU client, of the smoke and perf jobs; required.")
 
 
 class Cache(Values):
@@ -37,20 +43,28 @@ class Cache(Values):
     mount: str = value("/opt/nim/.cache", "Where the NIM keeps its files.", pattern="^/")
 
 
-class Frontend(Values):
+class Frontend(Placement):
+    runtime_version: str = value(
+        "1.6.1", "Dynamo's version in the frontend's image, for the operator.", pattern=VERSION
+    )
     replicas: int = value(1, "Frontends.", ge=1)
     migration_limit: int | None = value(
         None, "Times that a request may move to another worker when its own dies; Dynamo's default is none.", ge=0
     )
 
 
-class Worker(Values):
+class Worker(Placement):
+    runtime_version: str = value(
+        "1.5.0",
+        "Dynamo's version in the worker's image, for the operator: a NIM's tag does not say it.",
+        pattern=VERSION,
+    )
     replicas: int = value(8, "Workers, one GPU each.", ge=1)
     entrypoint: str = value("/opt/nim/start_server.sh", "The NIM's entrypoint.", pattern="^/")
     precision: Literal["fp8", "bf16", "nvfp4"] = value("fp8", "NIM_PRECISION.")
     cpu: Quantity = value("16", "CPUs of one worker.")
     memory: Quantity = value("96Gi", "Memory of one worker.")
-    shm: Quantity = value("16Gi", "/dev/shm of one worker.")
+    shm: Quantity = value("16Gi", "/dev/shm of one worker; it counts towards its memory.")
     allow_internal_media: bool = value(
         True,
         "Workers may fetch http:// and private addresses: the smoke and perf jobs serve their videos so. Off where "
@@ -76,12 +90,12 @@ class Overlay(Values):
         return bool(self.image_pull_secret or self.ngc_api_key or self.node_selector)
 
 
-class Download(Values):
+class Download(Placement):
     command: str = value("download-to-cache", "The NIM's own tool that fills its cache.", min_length=1)
     gpus: int = value(1, "GPUs of the job: the NIM picks the profile for the GPU that it sees.", ge=0)
 
 
-class Perf(Values):
+class Perf(Placement):
     videos: int = value(200, "Videos.", ge=1)
     questions: int = value(20, "Questions about each.", ge=1)
     output_tokens: int = value(128, "Tokens of each answer, exactly.", ge=1)
@@ -94,14 +108,12 @@ class Perf(Values):
 
 class DynamoValues(Values):
     name: Name = value("cosmos3-nano-reasoner", "First part of every name.", max_length=25)
-    model: str = value("nvidia/cosmos3-nano-reasoner", "Served name of the model.", min_length=1)
-    dynamo_version: str = value(
-        "1.6.1", "Dynamo's version in the images, for the operator.", pattern=r"^\d{1,4}\.\d{1,4}\.\d{1,4}$"
-    )
+    model: str = value(MODEL, "Served name of the model, for the workers and for those who ask them.", pattern=r"^\S+$")
     ngc_secret: Name = value("ngc-api-secret", "Secret with the key NGC_API_KEY.")
     token_secret: Name = value(
         "cosmos3-token", "Secret whose key `token` the perf jobs send, where there is one; Dynamo asks for none."
     )
+    pods: Pods = Pods()
     images: Images = Images()
     cache: Cache = Cache()
     frontend: Frontend = Frontend()

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from cosmos3_serve.deploy.kube.base import KubeModel, PodMeta
+from cosmos3_serve.deploy.kube.placement import Affinity, Toleration
 
 
 class KeyRef(KubeModel):
@@ -63,8 +64,14 @@ class Exec(KubeModel):
     command: list[str]
 
 
+class HttpGet(KubeModel):
+    path: str
+    port: int | str
+
+
 class Probe(KubeModel):
-    exec: Exec
+    exec: Exec | None = None
+    http_get: HttpGet | None = None
     initial_delay_seconds: int | None = None
     period_seconds: int
     timeout_seconds: int
@@ -128,8 +135,14 @@ class SecretSource(KubeModel):
     default_mode: int | None = None
 
 
+class ConfigMapSource(KubeModel):
+    name: str
+    items: list[SecretItem] | None = None
+
+
 class Volume(KubeModel):
     name: str
+    config_map: ConfigMapSource | None = None
     persistent_volume_claim: ClaimSource | None = None
     empty_dir: EmptyDir | None = None
     secret: SecretSource | None = None
@@ -146,18 +159,16 @@ class PodSecurity(KubeModel):
     seccomp_profile: Mapping[str, str] | None = {"type": "RuntimeDefault"}
 
 
-class Toleration(KubeModel):
-    key: str
-    operator: Literal["Exists", "Equal"] = "Exists"
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-
-
 class PodSpec(KubeModel):
+    service_account_name: str | None = None
     automount_service_account_token: bool | None = None
     restart_policy: Literal["Never", "OnFailure", "Always"] | None = None
     termination_grace_period_seconds: int | None = Field(default=None, ge=0)
     image_pull_secrets: list[NameRef] | None = None
+    priority_class_name: str | None = None
+    runtime_class_name: str | None = None
     node_selector: Mapping[str, str] | None = None
+    affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
     security_context: PodSecurity | None = None
     init_containers: list[Container] | None = None
