@@ -7,6 +7,7 @@ secrets and caches that the replicas will have.
 from __future__ import annotations
 
 from cosmos3_serve.deploy.kube.base import PodMeta
+from cosmos3_serve.deploy.kube.placement import Toleration
 from cosmos3_serve.deploy.kube.pod import (
     Container,
     ContainerSecurity,
@@ -22,7 +23,6 @@ from cosmos3_serve.deploy.kube.pod import (
     Port,
     Resources,
     SecretSource,
-    Toleration,
     Volume,
     claim,
     env,
