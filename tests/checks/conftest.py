@@ -6,12 +6,10 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from support.guardrail_hub import guardrail_repos
-from support.hub import Repo, StubHub, stub_hub
+from support.guardrail_hub import engine_repos, guardrail_repos
+from support.hub import StubHub, stub_hub
 from support.registry import StubRegistry, stub_registry
 from support.s3 import LocalS3
-
-from cosmos3_serve.weights.assets import NANO
 
 _numbers = itertools.count()
 
@@ -25,7 +23,7 @@ def bucket(s3_server: LocalS3) -> str:
 
 @pytest.fixture
 def hub() -> Iterator[StubHub]:
-    with stub_hub({**guardrail_repos(), NANO.repo: Repo(NANO.revision, {"README.md": b"card"})}) as stub:
+    with stub_hub({**guardrail_repos(), **engine_repos()}) as stub:
         yield stub
 
 

@@ -6,9 +6,9 @@ from support.hub import GOOD_TOKEN, OTHER_TOKEN, StubHub
 
 from cosmos3_serve.checks.access import access
 from cosmos3_serve.errors import UsageError
-from cosmos3_serve.weights.assets import GUARDRAIL1, GUARDRAIL_1_0, NANO, QWEN_GUARD
+from cosmos3_serve.weights.assets import AVAE, GUARDRAIL1, GUARDRAIL_1_0, NANO, QWEN_GUARD, WAN_VAE
 
-NAMES = ["ngc", NANO.repo, GUARDRAIL1.repo, QWEN_GUARD.repo]
+NAMES = ["ngc", NANO.repo, GUARDRAIL1.repo, QWEN_GUARD.repo, WAN_VAE.repo, AVAE.repo]
 
 
 async def statuses(hub: StubHub, token: str | None, **flags: bool) -> list[str]:
@@ -21,13 +21,14 @@ async def test_an_entitled_token_passes_every_row(hub: StubHub) -> None:
     report = await access("cosmos3", hub.environ(GOOD_TOKEN), strict=True)
     assert report.ok and report.exit_code == 0
     gated = report.rows[2]
+    assert [row.details[0] for row in report.rows[3:]] == [a.purpose for a in (QWEN_GUARD, WAN_VAE, AVAE)]
     assert f"revision {GUARDRAIL1.revision}" in gated.details and f"asked for {GUARDRAIL1.probe_file}" in gated.details
     assert hub.downloads() == [] and GOOD_TOKEN not in str(report)
 
 
 async def test_a_token_without_entitlement_fails_with_the_licence_page(hub: StubHub) -> None:
     report = await access("cosmos3", hub.environ(OTHER_TOKEN))
-    assert [row.status for row in report.rows] == ["PASS", "PASS", "FAIL", "PASS"]
+    assert [row.status for row in report.rows] == ["PASS", "PASS", "FAIL", *["PASS"] * 3]
     assert report.exit_code == 3
     assert f"https://huggingface.co/{GUARDRAIL1.repo}" in report.rows[2].remedy
     assert (await access("cosmos3", hub.environ(OTHER_TOKEN), warn_only=True)).exit_code == 0
@@ -35,7 +36,7 @@ async def test_a_token_without_entitlement_fails_with_the_licence_page(hub: Stub
 
 async def test_a_gated_asset_without_a_token_fails(hub: StubHub) -> None:
     report = await access("cosmos3", hub.environ(None))
-    assert [row.status for row in report.rows] == ["PASS", "PASS", "FAIL", "PASS"]
+    assert [row.status for row in report.rows] == ["PASS", "PASS", "FAIL", *["PASS"] * 3]
     assert not report.ok and report.exit_code == 3 and "HF_TOKEN" in report.rows[2].remedy
     assert (await access("cosmos3", hub.environ(None), warn_only=True)).exit_code == 0
 
@@ -56,20 +57,20 @@ async def test_the_diffusers_guardrail_without_a_reviewed_revision_fails(hub: St
 
 
 async def test_offline_asks_nobody(hub: StubHub) -> None:
-    assert await statuses(hub, GOOD_TOKEN, offline=True) == ["PASS", *["SKIP"] * 3]
+    assert await statuses(hub, GOOD_TOKEN, offline=True) == ["PASS", *["SKIP"] * 5]
     report = await access("cosmos3", {**hub.environ(), "HF_HUB_OFFLINE": "1"})
-    assert [row.status for row in report.rows] == ["PASS", *["SKIP"] * 3] and hub.asked == []
+    assert [row.status for row in report.rows] == ["PASS", *["SKIP"] * 5] and hub.asked == []
 
 
 @pytest.mark.parametrize(("status", "expected"), [(500, "WARN"), (429, "WARN"), (404, "FAIL"), (403, "FAIL")])
 async def test_other_answers(hub: StubHub, status: int, expected: str) -> None:
     hub.status = status
-    assert await statuses(hub, GOOD_TOKEN) == ["PASS", *[expected] * 3]
+    assert await statuses(hub, GOOD_TOKEN) == ["PASS", *[expected] * 5]
 
 
 async def test_a_login_page_proves_nothing(hub: StubHub) -> None:
     hub.login_page = True
-    assert await statuses(hub, GOOD_TOKEN) == ["PASS", *["WARN"] * 3]
+    assert await statuses(hub, GOOD_TOKEN) == ["PASS", *["WARN"] * 5]
 
 
 async def test_usage(hub: StubHub) -> None:

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.guardrail_hub import REVISION_1_0, guardrail_repos
-from support.hub import GOOD_TOKEN, OTHER_TOKEN, Repo, stub_hub
+from support.guardrail_hub import REVISION_1_0, engine_repos, guardrail_repos
+from support.hub import GOOD_TOKEN, OTHER_TOKEN, stub_hub
 from support.oci_registry import oci_registry
 from support.registry import GOOD_KEY, stub_registry
 from support.s3 import LocalS3
 
 from cosmos3_serve.cli import main
-from cosmos3_serve.weights.assets import GUARDRAIL_1_0, NANO
+from cosmos3_serve.weights.assets import GUARDRAIL_1_0
 
 PREFLIGHT = ["health", "preflight", "--checks", "hf,ngc,s3", "--json"]
 ACCESS = ["health", "access", "--capability", "cosmos3", "--json"]
@@ -42,8 +42,7 @@ def s3(s3_server: LocalS3) -> LocalS3:
 
 @pytest.fixture
 def everything(s3: LocalS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    repos = {**guardrail_repos(), NANO.repo: Repo(NANO.revision, {"README.md": b"card"})}
-    with stub_hub(repos) as hub, stub_registry() as registry:
+    with stub_hub({**guardrail_repos(), **engine_repos()}) as hub, stub_registry() as registry:
         environ = {**hub.environ(), **s3.environ, "NGC_API_KEY": GOOD_KEY, "NGC_AUTH_ENDPOINT": registry.endpoint}
         for name, value in {**environ, "NPA_S3_BUCKET": "owned"}.items():
             monkeypatch.setenv(name, value)
@@ -62,7 +61,7 @@ def test_the_seeds_commands_run_as_written(everything: None, npa: bool, capsys: 
     assert [(c["name"], c["status"]) for c in found["checks"]] == [("hf", "PASS"), ("ngc", "PASS"), ("s3", "PASS")]
     assert run(ACCESS, npa=npa) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [c["status"] for c in found["checks"]] == ["PASS"] * 4 and found["ok"] is True
+    assert [c["status"] for c in found["checks"]] == ["PASS"] * 6 and found["ok"] is True
 
 
 @pytest.mark.parametrize("npa", [False, True])
@@ -84,7 +83,7 @@ def test_a_gated_asset_without_a_token_is_a_stop(
     monkeypatch.delenv("HF_TOKEN")
     assert run(ACCESS) == 3
     found = json.loads(capsys.readouterr().out)
-    assert [c["status"] for c in found["checks"]] == ["PASS", "PASS", "FAIL", "PASS"] and found["ok"] is False
+    assert [c["status"] for c in found["checks"]] == ["PASS", "PASS", "FAIL", *["PASS"] * 3] and not found["ok"]
 
 
 def test_each_engines_assets_are_asked_for(

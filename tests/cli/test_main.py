@@ -1,11 +1,12 @@
 """Every command answers --help and fails in words; `npa workbench cosmos3` is the same tree."""
 
 import json
+from pathlib import Path
 
 import pytest
 import typer
 
-from cosmos3_serve.cli import main
+from cosmos3_serve.cli import main, serve
 from cosmos3_serve.cli.serve import resolve_engine
 from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.settings import GeneratorSettings
@@ -71,21 +72,55 @@ def test_a_usage_error_with_json_is_one_problem_on_stdout(capsys: pytest.Capture
     assert problem["errors"][0]["field"] == "--port"
 
 
-def test_dry_run_prints_the_settings_and_starts_nothing(monkeypatch, capsys) -> None:
+def test_dry_run_prints_the_settings_and_starts_nothing(monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setenv("NPA_COSMOS3_RAY_MAX_BATCH_SIZE", "7")
-    assert run("ray-serve", "--engine", "diffusers", "--no-guardrails", "--port", "0", "--dry-run") == 0
+    monkeypatch.setenv("NPA_COSMOS3_RAY_TOKEN", "right-token-123")
+    monkeypatch.setenv("NPA_IMAGE_SOURCE_SHA", "a" * 40)
+    flags = ["--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails", "--port", "0", "--dry-run"]
+    assert run("ray-serve", *flags, "--output-path", str(tmp_path / "out")) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["max_batch_size"] == 7
     assert printed["guardrails"] is False
     assert printed["engine"] == "diffusers"
+    assert [(one["name"], one["state"]) for one in printed["files"]] == [("tiny", "to build")]
+    assert list(tmp_path.iterdir()) == [], "a dry run leaves nothing behind"
 
 
-def test_without_an_engine_the_start_is_refused_with_both_ways_out() -> None:
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_seeds_command_without_an_engine_names_both_ways_out(
+    installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NPA_COSMOS3_FRAMEWORK_PYTHON", "no/such/python")
+    monkeypatch.delenv("COSMOS3_ENGINE", raising=False)
+    if not installed:
+        monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None)
+    assert run("ray-serve", "--world-size", "1", "--max-batch-size", "4") == 3
+    said = capsys.readouterr().err
+    assert "`framework`" in said and "COSMOS3_ENGINE=diffusers" in said and "NPA_COSMOS3_FRAMEWORK_PYTHON" in said
+    assert ("pip install 'cosmos3-serve[diffusers]'" in said) is not installed
+
+
+def test_the_seeds_command_with_the_environments_engine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What the README calls the one line that makes it work; --dry-run, so that nothing starts."""
+    for name, value in {"COSMOS3_ENGINE": "diffusers", "NPA_COSMOS3_RAY_GUARDRAILS": "off"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NPA_COSMOS3_RAY_CHECKPOINT", "tiny")
+    monkeypatch.setenv("NPA_COSMOS3_RAY_TOKEN", "right-token-123")
+    monkeypatch.setenv("NPA_COSMOS3_RAY_OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setenv("NPA_COSMOS3_RAY_PORT", "0")
+    monkeypatch.setenv("NPA_IMAGE_SOURCE_SHA", "a" * 40)
+    line = ["workbench", "cosmos3", "ray-serve", "--world-size", "1", "--max-batch-size", "4", "--dry-run"]
+    assert main.run(main.build_npa(), "npa", line) == 0
+    assert json.loads(capsys.readouterr().out)["engine"] == "diffusers"
+
+
+def test_an_engine_that_is_not_installed_names_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StartRefused) as caught:
-        resolve_engine(GeneratorSettings(), {"NPA_COSMOS3_FRAMEWORK_PYTHON": "no/such/python"})
-    assert caught.value.exit_code == 3
-    assert "--engine diffusers" in caught.value.remedy
-    assert "NPA_COSMOS3_FRAMEWORK_PYTHON" in caught.value.remedy
+        resolve_engine(GeneratorSettings(engine="diffusers"), {})
+    assert "diffusers and ray" in caught.value.detail and "cosmos3-serve[diffusers]" in caught.value.remedy
 
 
 def test_version_and_tables_are_data_with_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sysconfig
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -24,10 +25,11 @@ from support.dockerfile import (
 )
 
 from cosmos3_serve.cli import main
+from cosmos3_serve.contract.applicable import refuse_ignored
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.generator.engines.framework import interpreter
 from cosmos3_serve.service import probe
-from cosmos3_serve.settings import TOKEN_ENV
+from cosmos3_serve.settings import TOKEN_ENV, GeneratorSettings, ReasonerSettings
 
 EACH = pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 SERVICES = [path for path in FILES if path.stem != "client"]
@@ -134,11 +136,19 @@ def test_what_it_starts_is_a_command_of_ours_that_takes_these_words(
     monkeypatch.setattr(interpreter, "runs_here", lambda: path.stem == "generator-framework")
     if "--help" not in line:
         line += ["--dry-run"]
+    # The words and the settings alone: token, weights and interpreter come with the container's surroundings.
+    monkeypatch.setattr("cosmos3_serve.generator.dry_run.dry_run", settings_alone)
+    monkeypatch.setattr("cosmos3_serve.reasoner.dry_run.dry_run", settings_alone)
     assert main.run(app, entry[0], line) == 0, "the command line is refused"
     shown = capsys.readouterr().out
     assert shown
     if path.stem.startswith("generator-"):
         assert json.loads(shown)["engine"] == path.stem.removeprefix("generator-")
+
+
+def settings_alone(settings: GeneratorSettings | ReasonerSettings) -> dict[str, Any]:
+    refuse_ignored(settings)
+    return settings.model_dump(mode="json")
 
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda p: p.stem)

@@ -350,6 +350,8 @@ def test_a_service_that_would_refuse_to_start_is_found_before() -> None:
     (found,) = check([ray_service("generator")][:1])
     assert found.code == "guardrail_revision" and "settings.guardrail_revision" in found.text
     assert check([ray_service("generator", "settings.guardrails=off")]) == []
+    (found,) = check([ray_service("generator", "settings.guardrails=off", "settings.parallelism_preset=latency")])
+    assert "settings.parallelism_preset" in found.text and "no effect" in found.text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.hub import Repo
 
-from cosmos3_serve.weights.assets import GUARDRAIL1, GUARDRAIL_1_0, QWEN_GUARD
+from cosmos3_serve.weights.assets import AVAE, GUARDRAIL1, GUARDRAIL_1_0, NANO, QWEN_GUARD, WAN_VAE
 
 REVISION_1_0 = "5" * 40  # made up for the stub: no reviewed revision of that repository is known here
 GUARDRAIL_FILES = {
@@ -25,3 +25,9 @@ def guardrail_repos() -> dict[str, Repo]:
         GUARDRAIL_1_0.repo: Repo(REVISION_1_0, dict(GUARDRAIL_FILES), gated=True),
         QWEN_GUARD.repo: Repo(QWEN_GUARD.revision, dict(TEXT_FILES)),
     }
+
+
+def engine_repos() -> dict[str, Repo]:
+    """What either engine fetches besides: the checkpoint's card alone, and the framework's autoencoders."""
+    nano = {"README.md": b"card", AVAE.probe_file: b"{}"}
+    return {NANO.repo: Repo(NANO.revision, nano), WAN_VAE.repo: Repo(WAN_VAE.revision, {WAN_VAE.probe_file: b"stub"})}

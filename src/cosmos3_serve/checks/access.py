@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import get_args
 
 from cosmos3_serve.checks.report import Report, Row, Status, make_report, refuse_both
 from cosmos3_serve.errors import UsageError
 from cosmos3_serve.settings import Engine
 from cosmos3_serve.weights.access import Access, AccessState, probe
-from cosmos3_serve.weights.assets import CAPABILITIES, GUARDRAIL1, GUARDRAIL_1_0, NANO, QWEN_GUARD, Asset
+from cosmos3_serve.weights.assets import NANO, Asset, assets_of
 from cosmos3_serve.weights.hub_env import Hub
 
 TIMEOUT_S = 10.0
+CAPABILITIES = ("cosmos3",)
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 ENGINE_ENV = "COSMOS3_ENGINE"
 REVISION_ENV = "COSMOS3_GUARDRAIL_REVISION"
@@ -38,15 +38,15 @@ def engine_assets(engine: str, environ: Mapping[str, str]) -> tuple[Asset, ...]:
     Raises:
         UsageError: no such engine, or `COSMOS3_GUARDRAIL_REVISION` is no commit.
     """
-    engine = engine.strip() or environ.get(ENGINE_ENV, "").strip() or "framework"
-    if engine not in ENGINES:
-        raise UsageError(f"unknown engine {engine[:40]!r}", remedy=f"use {' or '.join(ENGINES)}")
-    if engine == "framework":
-        return NANO, GUARDRAIL1, QWEN_GUARD
+    name = engine.strip() or environ.get(ENGINE_ENV, "").strip() or "framework"
+    chosen = next((one for one in ENGINES if one == name), None)
+    if chosen is None:
+        raise UsageError(f"unknown engine {name[:40]!r}", remedy=f"use {' or '.join(ENGINES)}")
     revision = environ.get(REVISION_ENV, "").strip()
-    if revision and not re.fullmatch(r"[0-9a-f]{40}", revision):
+    if chosen == "diffusers" and revision and not re.fullmatch(r"[0-9a-f]{40}", revision):
         raise UsageError(f"{REVISION_ENV} is no commit", remedy="set it to 40 lower-case hex digits")
-    return NANO, replace(GUARDRAIL_1_0, revision=revision or GUARDRAIL_1_0.revision), QWEN_GUARD
+    found = assets_of(chosen, guardrails=True, guardrail_revision=revision or None)
+    return tuple(sorted(found, key=lambda asset: asset is not NANO))  # the checkpoint first, as readers expect
 
 
 async def access(
@@ -83,7 +83,7 @@ async def access(
 
 def _row(found: Access) -> Row:
     asset = found.asset
-    details = [f"revision {asset.revision or 'not pinned'}", "gated" if asset.gated else "not gated"]
+    details = [asset.purpose, f"revision {asset.revision or 'not pinned'}", "gated" if asset.gated else "not gated"]
     if asset.probe_file:
         details.append(f"asked for {asset.probe_file}")
     if found.status is not None:

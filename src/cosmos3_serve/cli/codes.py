@@ -50,7 +50,7 @@ PASSED_ON = {
 
 def families() -> dict[tuple[str, str], list[tuple[str, str, str]]]:
     """File, and what stands there as the code, where a table makes it: class, code and remedy of each."""
-    from cosmos3_serve.weights import access, guardrail_assets, hub, nltk_data
+    from cosmos3_serve.weights import access, foresee, guardrail_assets, hub, nltk_data
 
     states = [state.value for state in access.AccessState if state is not access.AccessState.GRANTED]
     assets = guardrail_assets._REMEDIES
@@ -64,6 +64,9 @@ def families() -> dict[tuple[str, str], list[tuple[str, str, str]]]:
         ],
         ("weights/hub.py", "code"): [
             ("CheckpointUnavailable", code, remedy.format(repo="…")) for code, remedy in tables if code is not None
+        ],
+        ("weights/foresee.py", "code"): [
+            ("CheckpointUnavailable", code, "") for code in dict.fromkeys(foresee.ACCESS_CODES.values())
         ],
         ("weights/nltk_data.py", "f'guardrail_tokenizer_{category}'"): [
             ("GuardrailsUnavailable", f"guardrail_tokenizer_{category}", remedy)

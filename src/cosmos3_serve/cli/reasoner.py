@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 @settings_options(ReasonerSettings)
 def serve(
     flags: dict[str, Any],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the settings, start nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Make the checks of a start, print the settings.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout once ready.")] = False,
 ) -> None:
     """Start the reasoner on Ray Serve: gateways, and one vLLM replica per worker.
@@ -48,7 +48,9 @@ def serve(
     """
     settings = ReasonerSettings.load(flags)
     if dry_run:
-        output.emit(settings.model_dump(mode="json"))
+        from cosmos3_serve.reasoner.dry_run import dry_run as run_dry
+
+        output.emit(run_dry(settings))
         return
     from cosmos3_serve.reasoner.serve import run_reasoner
 

@@ -16,6 +16,9 @@ from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.generator.engines.framework import interpreter
 from cosmos3_serve.settings import Engine, GeneratorSettings
 
+INSTALL = "pip install 'cosmos3-serve[diffusers]'"
+ENGINE_ENV = GeneratorSettings.env_name("engine")
+
 
 def register(app: typer.Typer) -> None:
     app.command("ray-serve")(ray_serve)
@@ -24,7 +27,7 @@ def register(app: typer.Typer) -> None:
 @settings_options(GeneratorSettings)
 def ray_serve(
     flags: dict[str, Any],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the settings, start nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Make the checks of a start, print the settings.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout once ready.")] = False,
 ) -> None:
     """Start the generator service on Ray Serve.
@@ -34,11 +37,14 @@ def ray_serve(
     """
     settings = GeneratorSettings.load(flags)
     settings = settings.model_copy(update={"engine": resolve_engine(settings, os.environ)})
-    if dry_run:
-        output.emit(settings.model_dump(mode="json"))
-        return
     if settings.engine == "framework" and not interpreter.runs_here():
-        interpreter.hand_over(settings, ["--json"] if json else [], os.environ)
+        flagged = (("--json", json), ("--dry-run", dry_run))
+        interpreter.hand_over(settings, [flag for flag, given in flagged if given], os.environ)
+    if dry_run:
+        from cosmos3_serve.generator.dry_run import dry_run as run_dry
+
+        output.emit(run_dry(settings))
+        return
     from cosmos3_serve.generator.serve import run_generator
 
     run_generator(settings, on_ready=_ready_as_json if json else _ready_in_words)
@@ -62,16 +68,20 @@ def resolve_engine(settings: GeneratorSettings, environ: Mapping[str, str]) -> E
     """The engine to run: the one asked for, else the framework where its interpreter is found.
 
     Raises:
-        StartRefused: the engine cannot run here; the remedy names both ways out (source: generator spec, Commands).
+        StartRefused: the engine cannot run here; the remedy names both ways out.
     """
     there = interpreter.runs_here() or interpreter.framework_python(environ).is_file()
     engine: Engine | None = settings.engine
+    missing = [name for name in ("diffusers", "ray") if importlib.util.find_spec(name) is None]
     if engine is None:
         if not there:
+            ours = f"install the diffusers engine ({INSTALL}), then set {ENGINE_ENV}=diffusers"
+            if not missing:
+                ours = f"the diffusers engine is installed: set {ENGINE_ENV}=diffusers, or pass --engine diffusers"
             raise StartRefused(
-                "no engine was chosen, and the framework's interpreter is not on this machine",
+                "the default engine is `framework`, and its interpreter is not on this machine",
                 code="engine_not_found",
-                remedy="pass --engine diffusers, or install the framework (docs/framework.md) and name its python: "
+                remedy=f"{ours}; or install the framework (docs/framework.md) and name its python: "
                 + interpreter.PYTHON_ENV,
             )
         engine = "framework"
@@ -79,10 +89,10 @@ def resolve_engine(settings: GeneratorSettings, environ: Mapping[str, str]) -> E
         if not interpreter.runs_here():
             interpreter.check(interpreter.framework_python(environ))
         return engine
-    if importlib.util.find_spec("diffusers") is None or importlib.util.find_spec("ray") is None:
+    if missing:
         raise StartRefused(
-            "the diffusers engine is not installed",
+            f"the diffusers engine is not installed: {' and '.join(missing)} cannot be imported",
             code="engine_not_found",
-            remedy="pip install 'cosmos3-serve[diffusers]'",
+            remedy=INSTALL,
         )
     return engine

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from pathlib import Path
 from typing import NamedTuple
 
+from cosmos3_serve.contract.applicable import refuse_ignored
 from cosmos3_serve.contract.rules import check_placement
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import StartRefused, UsageError
@@ -39,27 +41,49 @@ def prepare(settings: GeneratorSettings) -> Prepared:
     Raises:
         StartRefused, UsageError: with what to change.
     """
+    settings, revision, cache = check(settings)
+    guardrails = prove(settings, cache)
+    framework = settings.engine == "framework"
+    return Prepared(settings, resolve_checkpoint(settings.checkpoint, cache, framework=framework), revision, guardrails)
+
+
+class Checked(NamedTuple):
+    """Settings with absolute paths, our source revision, and the cache folder."""
+
+    settings: GeneratorSettings
+    revision: str
+    cache: Path
+
+
+def check(settings: GeneratorSettings, *, keep: bool = True) -> Checked:
+    """The checks that fetch nothing.
+
+    Args:
+        keep: leave the output root in place; False removes again what had to be made to try it.
+
+    Raises:
+        StartRefused, UsageError: with what to change.
+    """
     if settings.engine is None:
         raise StartRefused(
             "no engine was chosen", code="engine_not_found", remedy="--engine diffusers or --engine framework"
         )
-    framework = settings.engine == "framework"
     if not is_safe_name(settings.model):
         raise UsageError(f"--model {settings.model!r} is not a safe name", remedy="use A-Z a-z 0-9 . _ -")
     check_placement(settings)
-    if framework:
+    refuse_ignored(settings)
+    if settings.engine == "framework":
         prepare_framework(settings)
     TokenBook.from_environ()
     revision = source_revision()
     AllowedRoots.parse(settings.allowed_s3_roots)
     admit_machine(settings, [device["compute_capability"] for device in accelerators()])
-    root = _writable(settings.output_path)
+    root = _writable(settings.output_path, keep=keep)
     cache = (settings.cache_dir or default_cache()).expanduser().absolute()
     defaults = settings.defaults_file and settings.defaults_file.expanduser().absolute()
     read_defaults(defaults)
     settings = settings.model_copy(update={"output_path": root, "cache_dir": cache, "defaults_file": defaults})
-    guardrails = prove(settings, cache)
-    return Prepared(settings, resolve_checkpoint(settings.checkpoint, cache, framework=framework), revision, guardrails)
+    return Checked(settings, revision, cache)
 
 
 def prove(settings: GeneratorSettings, cache: Path) -> GuardrailFiles | None:
@@ -75,10 +99,11 @@ def prove(settings: GeneratorSettings, cache: Path) -> GuardrailFiles | None:
     return prove_guardrails(engine, revision=settings.guardrail_revision, cache_dir=cache)
 
 
-def _writable(path: Path) -> Path:
+def _writable(path: Path, *, keep: bool) -> Path:
     """The output root, made if missing, after a file was written there. Raises StartRefused."""
     root = path.expanduser().absolute()
     probe = root / PRIVATE / f"probe-{secrets.token_hex(8)}"
+    made = [folder for folder in (probe.parent, *probe.parent.parents) if not folder.exists()]
     try:
         probe.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe.write_bytes(b"x")
@@ -89,4 +114,9 @@ def _writable(path: Path) -> Path:
             code="output_root",
             remedy="name a writable directory: --output-path, NPA_COSMOS3_RAY_OUTPUT_DIR",
         ) from None
+    finally:
+        if not keep:
+            for folder in made:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
     return root.resolve()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from cosmos3_serve.contract.applicable import refuse_ignored
 from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.reasoner.engine_args import check_extra, engine_plan
 from cosmos3_serve.reasoner.hardware import Hardware, detect
@@ -13,7 +16,7 @@ from cosmos3_serve.service.tokens import TokenBook
 from cosmos3_serve.settings import REASONER_TOKEN_ENV, REASONER_TOKEN_FILE_ENV, ReasonerSettings
 from cosmos3_serve.storage.roots import AllowedRoots
 from cosmos3_serve.weights.cache_dir import default_cache
-from cosmos3_serve.weights.checkpoint import resolve_checkpoint
+from cosmos3_serve.weights.checkpoint import Checkpoint, resolve_checkpoint
 
 
 def prepare(settings: ReasonerSettings) -> tuple[ReasonerSettings, ServedModel]:
@@ -24,6 +27,19 @@ def prepare(settings: ReasonerSettings) -> tuple[ReasonerSettings, ServedModel]:
     Raises:
         StartRefused, UsageError: with what to change.
     """
+    settings, interpreter, cache = check(settings)
+    return settings, served_model(settings, resolve_checkpoint(settings.model, cache), interpreter)
+
+
+def check(settings: ReasonerSettings) -> tuple[ReasonerSettings, Interpreter | None, Path]:
+    """The checks that fetch nothing: settings with absolute paths, vLLM's interpreter, cache folder.
+
+    On a joined cluster the interpreter is None.
+
+    Raises:
+        StartRefused, UsageError: with what to change.
+    """
+    refuse_ignored(settings)
     TokenBook.from_environ(token_env=REASONER_TOKEN_ENV, file_env=REASONER_TOKEN_FILE_ENV)
     AllowedRoots.parse(settings.allowed_s3_roots)
     if settings.media_store is not None:
@@ -32,18 +48,20 @@ def prepare(settings: ReasonerSettings) -> tuple[ReasonerSettings, ServedModel]:
     interpreter: Interpreter | None = None
     if settings.ray_address is None:
         interpreter = find_interpreter(settings.vllm_python)
+        check_fit(settings, detect(), interpreter)
     cache = (settings.cache_dir or default_cache()).expanduser().absolute()
     store = (settings.store_dir or cache / "reasoner-media").expanduser().absolute()
-    settings = settings.model_copy(update={"cache_dir": cache, "store_dir": store})
-    checkpoint = resolve_checkpoint(settings.model, cache)
+    return settings.model_copy(update={"cache_dir": cache, "store_dir": store}), interpreter, cache
+
+
+def served_model(settings: ReasonerSettings, checkpoint: Checkpoint, interpreter: Interpreter | None) -> ServedModel:
+    """The model as this machine can serve it. Raises StartRefused, UsageError: it does not fit, or is another kind."""
     shape = read_shape(checkpoint.path)
     if interpreter is not None:
-        hardware = detect()
-        check_fit(settings, hardware, interpreter)
-        length = engine_plan(shape, settings, hardware, interpreter.version).max_model_len
+        length = engine_plan(shape, settings, detect(), interpreter.version).max_model_len
     else:
         length = min(settings.max_model_len or shape.max_positions, shape.max_positions)
-    model = ServedModel(
+    return ServedModel(
         checkpoint=checkpoint.id,
         revision=checkpoint.revision,
         digest=checkpoint.digest,
@@ -51,7 +69,6 @@ def prepare(settings: ReasonerSettings) -> tuple[ReasonerSettings, ServedModel]:
         path=checkpoint.path,
         max_model_len=length,
     )
-    return settings, model
 
 
 def check_fit(settings: ReasonerSettings, hardware: Hardware, interpreter: Interpreter) -> None:

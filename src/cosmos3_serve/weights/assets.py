@@ -74,8 +74,6 @@ AVAE = Asset(
     purpose="audio autoencoder",
     files=("sound_tokenizer/*",),
 )
-# Asset rows of `health access --capability NAME`.
-CAPABILITIES: dict[str, tuple[Asset, ...]] = {"cosmos3": (NANO, GUARDRAIL1)}
 
 
 def assets_of(

@@ -79,16 +79,24 @@ def resolve_checkpoint(
             f"checkpoint directory {text} does not exist",
             remedy="name an existing directory, a Hub id such as nvidia/Cosmos3-Nano, or `tiny`",
         )
-    match = _HUB_ID.fullmatch(ALIASES.get(text, text))
-    if match is None:
+    named = hub_name(text)
+    if named is None:
         raise UsageError(
             f"checkpoint {text!r} is no directory and no Hub id",
             remedy="name an existing directory, a Hub id such as nvidia/Cosmos3-Nano, or `tiny`",
         )
-    repo = match["repo"]
-    revision = match["revision"] or PINNED.get(repo)
+    repo, revision = named
     snapshot, commit = fetch_snapshot(repo, revision, environ=environ, hashes=_hashes(cache_dir))
     return _checkpoint(snapshot, repo, commit, cache_dir, pinned=PINNED.get(repo) == commit, framework=framework)
+
+
+def hub_name(text: str) -> tuple[str, str | None] | None:
+    """(repository, revision or its pin) of a Hub id or alias; None where the text is a local directory or neither."""
+    text = text.strip()
+    if text and Path(text).expanduser().is_dir():
+        return None
+    match = _HUB_ID.fullmatch(ALIASES.get(text, text))
+    return (match["repo"], match["revision"] or PINNED.get(match["repo"])) if match else None
 
 
 def _hashes(cache_dir: Path) -> HashCache:

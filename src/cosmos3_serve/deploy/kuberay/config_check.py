@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cosmos3_serve.contract.applicable import refuse_ignored
 from cosmos3_serve.contract.rules import check_placement
 from cosmos3_serve.deploy.kuberay.applications import FIXED, MODELS
 from cosmos3_serve.deploy.kuberay.values import Service
@@ -49,6 +50,12 @@ def _settings(service: Service, args: Mapping[str, Any]) -> Iterator[tuple[str, 
     except Cosmos3Error as error:
         yield "serve_args", error.detail
         return
+    try:
+        refuse_ignored(settings)
+    except UsageError as error:
+        for found in error.errors:
+            name = found.field.removeprefix("--").replace("-", "_")
+            yield "serve_args", f"settings.{name} {found.message}: the service would refuse to start"
     if not isinstance(settings, GeneratorSettings):
         return
     try:
