@@ -1,6 +1,7 @@
 """A dry run refuses what a start refuses, tells what a start would fetch, downloads nothing and leaves nothing."""
 
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StubHub]:
         monkeypatch.delenv("NPA_COSMOS3_RAY_TOKEN_FILE", raising=False)
         monkeypatch.setenv("NPA_IMAGE_SOURCE_SHA", "a" * 40)
         monkeypatch.setattr(module, "require_packages", lambda engine: None)
+        for name in ("ray", "nltk"):  # a start refuses where they are imported already; other tests import them here
+            monkeypatch.delitem(sys.modules, name, raising=False)
         yield stub
 
 

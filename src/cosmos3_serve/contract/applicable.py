@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cosmos3_serve.errors import FieldError, UsageError
-from cosmos3_serve.settings import GeneratorSettings, ReasonerSettings
+from cosmos3_serve.settings import GeneratorSettings, ReasonerSettings, Settings
 
 CODE: Final = "setting_ignored"
 
@@ -61,14 +61,18 @@ _REASONER: Final = (
         "name the shared store, or use --store-bytes for this machine's",
     ),
 )  # fmt: skip
+_RULES: Final[dict[type[Settings], tuple[Unused, ...]]] = {
+    GeneratorSettings: _GENERATOR,
+    ReasonerSettings: _REASONER,
+}
 
 
-def refuse_ignored(settings: GeneratorSettings | ReasonerSettings) -> None:
+def refuse_ignored(settings: Settings) -> None:
     """
     Raises:
         UsageError: `setting_ignored`; `errors` has a row for each setting that would have no effect.
     """
-    rules = _GENERATOR if isinstance(settings, GeneratorSettings) else _REASONER
+    rules = _RULES.get(type(settings), ())
     found: dict[str, FieldError] = {}
     for rule in rules:
         if not rule.when(settings):
