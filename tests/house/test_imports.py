@@ -5,7 +5,7 @@ import functools
 import json
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -83,6 +83,32 @@ def test_imports_point_downwards(path: Path) -> None:
     if room == "errors":
         found |= rooms_imported(imported(path)) - {"errors"}
     assert found <= allowed, f"{room}/ may not import {sorted(found - allowed)}"
+
+
+def circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """Modules that cannot be ordered by their imports: what is left once no module imports only ordered ones."""
+    left = {name: set(found) for name, found in graph.items()}
+    while ready := [name for name, found in left.items() if not found & left.keys()]:
+        for name in ready:
+            del left[name]
+    return [[name, *sorted(found & left.keys())] for name, found in left.items()]
+
+
+def test_no_modules_import_each_other() -> None:
+    paths = {
+        ".".join([PACKAGE, *path.relative_to(SRC).with_suffix("").parts]).removesuffix(".__init__"): path
+        for path in modules()
+    }
+    graph = {
+        name: {n for n in imported(path) if n in paths and n not in (name, PACKAGE)} for name, path in paths.items()
+    }
+    packages = {name for name, path in paths.items() if path.name == "__init__.py"}
+    graph = {name: {n for n in found if n not in packages or packages & {name}} for name, found in graph.items()}
+    assert circles(graph) == []
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"a"}, "c": {"a"}, "d": ()}) == [["a", "b"], ["b", "a"], ["c", "a"]]
 
 
 @pytest.mark.parametrize(
