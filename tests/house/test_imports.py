@@ -17,15 +17,16 @@ PACKAGE = "cosmos3_serve"
 ALLOWED: dict[str, set[str] | None] = {
     "cli": None,  # everything
     "trial": {
-        *("client", "reasoner_client", "checks", "review", "generator", "reasoner"),
+        *("client", "reasoner_client", "checks", "review", "publication", "generator", "reasoner"),
         *("service", "weights", "storage", "contract"),
     },
     "deploy": {"contract"},
     "bench": {"client", "reasoner_client", "contract"},
-    "review": {"contract", "storage"},
+    "review": {"publication", "contract", "storage"},
     "checks": {"weights", "storage", "contract"},
     "reasoner_client": {"client", "contract"},
-    "client": {"contract", "storage"},
+    "client": {"publication", "contract", "storage"},
+    "publication": {"contract", "storage"},
     "generator": {"service", "weights", "storage", "contract"},
     "reasoner": {"service", "weights", "storage", "contract"},
     "service": set(),
@@ -36,7 +37,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
 }
 HEAVY = {"ray", "torch", "diffusers", "transformers", "numpy", "fastapi", "moto"}
-LIGHT_ROOMS = ("contract", "storage", "client", "reasoner_client", "review", "checks", "deploy")
+LIGHT_ROOMS = ("contract", "storage", "publication", "client", "reasoner_client", "review", "checks", "deploy")
 CLIENT_CPU_S = 0.5
 
 

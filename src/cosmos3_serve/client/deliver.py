@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cosmos3_serve.client.acceptance import Accepted
-from cosmos3_serve.client.decode import Decoder
-from cosmos3_serve.client.expect import expectation
 from cosmos3_serve.client.journal import Journal
-from cosmos3_serve.client.pool import each
 from cosmos3_serve.client.progress import Progress
 from cosmos3_serve.client.publish import UPLOADS, Publication
 from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.provenance import MediaProof
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import LimitExceeded
+from cosmos3_serve.publication.decode import Decoder
+from cosmos3_serve.publication.expect import expectation
+from cosmos3_serve.publication.pool import each
 from cosmos3_serve.storage.files import in_thread
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from cosmos3_serve.client import follow, load, outcome, problem, record
 from cosmos3_serve.client.acceptance import accept
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.client.decode import Decoder
 from cosmos3_serve.client.deliver import Delivery
 from cosmos3_serve.client.http import Retry, Service
 from cosmos3_serve.client.journal import Journal, Journals, Run, default_root, key_of
@@ -29,6 +28,7 @@ from cosmos3_serve.contract.defaults import require_explicit
 from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import Conflict, Cosmos3Error, Cosmos3RayServeError, Refusal
+from cosmos3_serve.publication.decode import Decoder
 from cosmos3_serve.settings import MIB, TOKEN_ENV
 from cosmos3_serve.storage.files import in_thread
 from cosmos3_serve.storage.location import open_store

@@ -21,10 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.client import load
-from cosmos3_serve.client.decode import Decoder
-from cosmos3_serve.client.expect import expectation
 from cosmos3_serve.client.journal import Journals, default_root, key_of
-from cosmos3_serve.client.pool import each
 from cosmos3_serve.client.progress import Progress, Silent
 from cosmos3_serve.client.publish import NATIVE, Found, Publication
 from cosmos3_serve.client.recovery import record
@@ -36,6 +33,9 @@ from cosmos3_serve.contract.provenance import MediaProof
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.contract.recovery import Recovery
 from cosmos3_serve.errors import Conflict, IntegrityError, LimitExceeded, Refusal
+from cosmos3_serve.publication.decode import Decoder
+from cosmos3_serve.publication.expect import expectation
+from cosmos3_serve.publication.pool import each
 from cosmos3_serve.storage.files import in_thread
 from cosmos3_serve.storage.location import open_store
 

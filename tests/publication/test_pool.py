@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cosmos3_serve.client.pool import each
+from cosmos3_serve.publication.pool import each
 
 
 async def test_all_are_done_a_few_at_a_time() -> None:

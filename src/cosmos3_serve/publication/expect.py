@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-from cosmos3_serve.client.media_probe import Expectation
 from cosmos3_serve.contract.media import expected_frames, expected_size
 from cosmos3_serve.contract.wire import REASONER_TEXT
+from cosmos3_serve.publication.media_probe import Expectation
 
 IMAGES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
 

@@ -1,9 +1,9 @@
 """The process that decodes downloaded media, so that a hostile file can crash, hang or fill only this process.
 
-Started as `python -m cosmos3_serve.client.media_probe`: one JSON object a line in (`{"path", "expect"}`), one a line
-out (`{"ok", "reason", "kind", "width", "height", "frames"}`). It has a limit on memory, opens no network, and is killed
-by its parent when a file takes too long. It loads the standard library and the decoders alone: several are started for
-each batch, and the contract's models alone would make a start five times as dear.
+Started as `python -m cosmos3_serve.publication.media_probe`: one JSON object a line in (`{"path", "expect"}`), one a
+line out (`{"ok", "reason", "kind", "width", "height", "frames"}`). It has a limit on memory, opens no network, and is
+killed by its parent when a file takes too long. It loads the standard library and the decoders alone: several are
+started for each batch, and the contract's models alone would make a start five times as expensive.
 """
 
 from __future__ import annotations

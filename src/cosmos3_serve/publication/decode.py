@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cosmos3_serve.client.media_probe import Expectation
 from cosmos3_serve.contract.provenance import MediaProof
 from cosmos3_serve.errors import IntegrityError
+from cosmos3_serve.publication.media_probe import Expectation
 
 FILE_TIMEOUT_S = 120.0
 LIBRARIES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR", "SYSTEMROOT")
@@ -71,7 +71,7 @@ class Decoder:
             sys.executable,
             "-P",  # a media file beside the caller must not be able to pose as a module
             "-m",
-            "cosmos3_serve.client.media_probe",
+            "cosmos3_serve.publication.media_probe",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from support.baseline_media import jpeg, mp4, resolve
 
-from cosmos3_serve.client import decode
-from cosmos3_serve.client.decode import Decoder
-from cosmos3_serve.client.expect import expectation
-from cosmos3_serve.client.media_probe import Expectation
 from cosmos3_serve.errors import IntegrityError
+from cosmos3_serve.publication import decode
+from cosmos3_serve.publication.decode import Decoder
+from cosmos3_serve.publication.expect import expectation
+from cosmos3_serve.publication.media_probe import Expectation
 
 
 def args(**sample: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_expectations_follow_the_resolved_args(path: str, sample: dict[str, Any]
 
 
 def test_the_probe_loads_no_models() -> None:
-    code = "import sys, cosmos3_serve.client.media_probe; sys.exit('pydantic' in sys.modules)"
+    code = "import sys, cosmos3_serve.publication.media_probe; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 

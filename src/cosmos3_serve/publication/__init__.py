@@ -1,0 +1,1 @@
+"""Publications at rest: their layout, and the one verifier that the client, the review and the audit share."""
