@@ -137,6 +137,31 @@ def test_a_broken_object_of_kubernetes_is_found_out(kind: str, change: Any) -> N
     assert [code for code, _ in broken(kind, change)] == ["schema"]
 
 
+HEAD_MEMORY = "spec.rayClusterConfig.headGroupSpec.template.spec.containers.0.resources.limits.memory"
+
+
+def head_shm(spec: dict[str, Any]) -> dict[str, Any]:
+    pod = spec["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]
+    found: dict[str, Any] = next(v["emptyDir"] for v in pod["volumes"] if v["name"] == "shm")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "field"),
+    [
+        ("RayService", lambda s: head_shm(s).update(sizeLimit="16Gi"), HEAD_MEMORY),
+        ("RayService", lambda s: head_shm(s).pop("sizeLimit"), HEAD_MEMORY),
+        ("DynamoGraphDeployment", lambda s: s["components"][1].update(sharedMemorySize="96Gi"),
+         "spec.components.1.podTemplate.spec.containers.0.resources.limits.memory"),
+    ],
+)  # fmt: skip
+def test_shared_memory_that_fills_the_memory_is_a_finding(kind: str, change: Any, field: str) -> None:
+    document = of(kind)
+    change(document["spec"])
+    found = [each for each in check([document]) if each.code == "shared_memory"]
+    assert [each.field.split(" ")[1] for each in found] == [field]
+
+
 def test_a_kind_without_schema_is_a_finding_and_no_pass() -> None:
     found = check([{"apiVersion": "example.org/v1", "kind": "Thing", "metadata": {"name": "x"}}])
     assert [each.code for each in found] == ["no_schema"]
@@ -203,7 +228,13 @@ OTHER_SETS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("settings.engine=framework", "settings.parallelism_preset=latency", "worker.gpus=2"),
     ),
     "no GPU": ("kuberay", "generator", ("worker.gpus=0", "settings.device=cpu", "worker.gpu_taint=false")),
+    "placement": ("kuberay", "generator", PLACED),
     "placement of a graph": ("dynamo", "", PLACED),
+    "web identity": (
+        "kuberay", "reasoner", ("service_account.annotations.eks.amazonaws.com/role-arn=arn", "storage.region=x"),
+    ),
+    "authorities": ("kuberay", "generator", ("ca_bundle.config_map=company-ca",)),
+    "authorities of a graph": ("dynamo", "", ("ca_bundle.config_map=company-ca",)),
     "another model": ("dynamo", "", ("model=acme/reasoner",)),
 }  # fmt: skip
 

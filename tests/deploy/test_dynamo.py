@@ -235,6 +235,19 @@ def test_every_pod_takes_pull_secrets_and_placement() -> None:
         ]
 
 
+def test_pods_that_reach_out_trust_authorities_of_ones_own() -> None:
+    for name, pod in pods("ca_bundle.config_map=company-ca").items():
+        trusting = {v["name"] for v in pod["containers"][0].get("env", [])} >= {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"}
+        assert trusting == (name != "Frontend"), "the frontend asks workers alone"
+        assert trusting == ({"name": "ca-bundle", "configMap": {"name": "company-ca"}} in pod.get("volumes", []))
+
+
+def test_shared_memory_is_below_the_workers_memory() -> None:
+    with pytest.raises(UsageError) as refused:
+        graph("round-robin", "worker.shm=128Gi")
+    assert [each.field for each in refused.value.errors] == ["worker"]
+
+
 @pytest.mark.parametrize("role", ["frontend", "worker", "download", "perf"])
 def test_each_role_has_a_placement_of_its_own(role: str) -> None:
     plain, found = pods(), pods(f"{role}.priority_class=special", f"{role}.runtime_class=own")

@@ -9,11 +9,13 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from support.manifests import GENERATOR_SET, KUBERAY_SET, kustomize
+from support.manifests import GENERATOR_SET, KUBERAY_SET, PLACED, kustomize
 
 from cosmos3_serve.contract.wire import APP_NAME, DIFFUSERS_REVISION
 from cosmos3_serve.deploy.check import check
+from cosmos3_serve.deploy.fields import amount
 from cosmos3_serve.deploy.kuberay import applications, pods
+from cosmos3_serve.deploy.kuberay.pods import AGENT_HEALTH, AGENT_PORT
 from cosmos3_serve.deploy.kuberay.values import SERVICES, KuberayValues
 from cosmos3_serve.deploy.render import render, write
 from cosmos3_serve.deploy.values import catalogue
@@ -84,12 +86,15 @@ def test_secrets_are_named_and_never_written(service: str) -> None:
 
 
 def test_the_volumes_of_the_generator() -> None:
-    for template in templates("generator"):
+    both = templates("generator")
+    head = both[0]
+    for template in both:
         mounts = {m["mountPath"]: m["name"] for m in template["spec"]["containers"][0]["volumeMounts"]}
         volumes = {v["name"]: v for v in template["spec"]["volumes"]}
         assert volumes[mounts["/outputs"]]["persistentVolumeClaim"]["claimName"] == "cosmos3-outputs"
         assert volumes[mounts[str(MOUNT)]]["persistentVolumeClaim"]["claimName"] == "npa-model-cache"
-        assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
+        size = "4Gi" if template is head else "16Gi"
+        assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
     claims = [d for d in objects("generator").values() if d["metadata"]["labels"].get(
         "app.kubernetes.io/component") in ("outputs", "model-cache")]  # fmt: skip
     assert [c["spec"]["accessModes"] for c in claims] == [["ReadWriteMany"]] * 2
@@ -150,10 +155,145 @@ def test_the_head_names_the_port_that_the_operator_makes_the_service_of(service:
         (("settings.world_size=4",), ("settings.world_size=1",)),
     ],
 )
-def test_gpus_that_an_engine_would_refuse_are_found_before(sets: tuple[str, ...], right: tuple[str, ...]) -> None:
-    (found,) = check([ray_service("generator", "settings.guardrails=off", *sets)])
-    assert found.code == "placement" and found.field.endswith("applications.0.args") and "worker.gpus" in found.text
+def test_gpus_that_an_engine_would_refuse_are_refused(sets: tuple[str, ...], right: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as refused:
+        ray_service("generator", "settings.guardrails=off", *sets)
+    assert refused.value.stable_code == "deploy_bad_value" and "worker.gpus" in str(refused.value.remedy)
     assert check([ray_service("generator", "settings.guardrails=off", *right)]) == []
+
+
+def test_gpus_that_an_engine_would_refuse_are_found_in_a_changed_file() -> None:
+    document = ray_service("generator", "settings.guardrails=off")
+    text = document["spec"]["serveConfigV2"]
+    document["spec"]["serveConfigV2"] = text.replace("args:\n", "args:\n      world_size: 4\n")
+    found = [each for each in check([document]) if each.code == "placement"]
+    assert found and found[0].field.endswith("applications.0.args") and "worker.gpus" in found[0].text
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_heads_probes_need_no_program_of_the_image(service: str) -> None:
+    """Operators below 1.6 add a command with wget wherever a probe is missing; our images have none."""
+    (container,) = templates(service)[0]["spec"]["containers"]
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert (
+            container[probe]["httpGet"] == {"path": AGENT_HEALTH, "port": AGENT_PORT} and "exec" not in container[probe]
+        )
+    for each in (container, worker(service)):
+        assert {"readinessProbe", "livenessProbe"} <= set(each), "or the operator adds its own"
+        assert "wget" not in str(each)
+
+
+def test_rays_agent_answers_there_without_a_token() -> None:
+    from ray._private import ray_constants
+    from ray.dashboard import http_server_agent
+
+    assert AGENT_PORT == ray_constants.DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+    assert AGENT_HEALTH in http_server_agent.PUBLIC_EXACT_PATHS
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_shared_memory_is_below_the_memory_that_holds_it(service: str) -> None:
+    for template in templates(service):
+        (container,) = template["spec"]["containers"]
+        (shm,) = [v["emptyDir"]["sizeLimit"] for v in template["spec"]["volumes"] if v["name"] == "shm"]
+        assert amount(shm) < amount(container["resources"]["limits"]["memory"])
+
+
+def pods_of_all(service: str, *sets: str) -> dict[str, dict[str, Any]]:
+    """Every pod of the target: head, worker, job, cron job."""
+    head, worker = templates(service, *sets)
+    found = {f"{service} head": head["spec"], f"{service} worker": worker["spec"]}
+    for name, document in objects(service, *sets).items():
+        if document["kind"] == "Job":
+            found[name] = document["spec"]["template"]["spec"]
+        if document["kind"] == "CronJob":
+            found[name] = document["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert len(found) == (4 if service == "generator" else 2)
+    return found
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_pod_takes_pull_secrets_and_placement(service: str) -> None:
+    for name, pod in pods_of_all(service, *PLACED).items():
+        on_gpu = name.endswith(" worker")
+        assert pod["imagePullSecrets"] == [{"name": "mirror"}, {"name": "second"}], name
+        assert pod["nodeSelector"] == {"pool": "cosmos"}
+        assert pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert pod["priorityClassName"] == ("serving-high" if on_gpu else "batch-low")
+        assert pod.get("runtimeClassName") == ("nvidia" if on_gpu else None)
+        assert {each["key"] for each in pod["tolerations"]} == {"dedicated", "spot"} | (
+            {"nvidia.com/gpu"} if on_gpu else set()
+        )
+    assert not {"imagePullSecrets", "affinity", "priorityClassName", "runtimeClassName"} & {
+        key for pod in pods_of_all(service).values() for key in pod
+    }
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_pod_knows_the_storage_by_keys_or_by_web_identity(service: str) -> None:
+    for name, pod in pods_of_all(service).items():
+        (container,) = pod["containers"]
+        keys = {v["name"]: v["valueFrom"]["secretKeyRef"] for v in container["env"] if v["name"].startswith("AWS_")}
+        assert set(keys) == {
+            "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_SESSION_TOKEN",
+        }  # fmt: skip
+        assert all(ref["name"] == "cosmos3-s3" and ref["key"] == key for key, ref in keys.items())
+        assert keys["AWS_REGION"]["optional"] and keys["AWS_SESSION_TOKEN"]["optional"]
+        # A batch without its storage must not start; a service may do without one.
+        assert keys["AWS_ACCESS_KEY_ID"].get("optional") is (True if name.startswith(service) else None)
+        assert "serviceAccountName" not in pod
+    role = "arn:aws:iam::1:role/cosmos3"
+    sets = (
+        f"service_account.annotations.eks.amazonaws.com/role-arn={role}",
+        "storage.endpoint=https://s3.eu-north-1.amazonaws.com", "storage.region=eu-north-1",
+    )  # fmt: skip
+    (account,) = [d for d in objects(service, *sets).values() if d["kind"] == "ServiceAccount"]
+    assert account["metadata"]["annotations"] == {"eks.amazonaws.com/role-arn": role}
+    for pod in pods_of_all(service, *sets).values():
+        assert pod["serviceAccountName"] == account["metadata"]["name"]
+        env = {v["name"]: v for v in pod["containers"][0]["env"]}
+        assert env["AWS_ENDPOINT_URL"]["value"] == "https://s3.eu-north-1.amazonaws.com"
+        assert env["AWS_REGION"]["value"] == "eu-north-1"
+        for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            assert env[key]["valueFrom"]["secretKeyRef"]["optional"], "there are none with web identity"
+    # One that exists already is named and not rendered.
+    found = objects(service, "service_account.name=mine")
+    assert not [d for d in found.values() if d["kind"] == "ServiceAccount"]
+    assert {pod["serviceAccountName"] for pod in pods_of_all(service, "service_account.name=mine").values()} == {"mine"}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_pod_trusts_authorities_of_ones_own(service: str) -> None:
+    for pod in pods_of_all(service, "ca_bundle.config_map=company-ca", "ca_bundle.key=all.pem").values():
+        (container,) = pod["containers"]
+        (volume,) = [v for v in pod["volumes"] if v.get("configMap") == {"name": "company-ca"}]
+        (mount,) = [m for m in container["volumeMounts"] if m["name"] == volume["name"]]
+        env = {v["name"]: v.get("value") for v in container["env"]}
+        for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE"):
+            assert env[variable] == f"{mount['mountPath']}/all.pem" and mount["readOnly"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_ingress_speaks_tls_and_the_policy_lets_its_controller_in(service: str) -> None:
+    sets = (
+        "ingress.class_name=nginx",
+        "ingress.controller_namespace=ingress",
+        "ingress.annotations.example.com/timeout=3600",
+    )
+    name = ray_service(service)["metadata"]["name"]
+    found = objects(service, *sets)
+    ingress = found[f"Ingress/{name}"]
+    assert ingress["metadata"]["annotations"] == {"example.com/timeout": "3600"}
+    (tls,), (rule,) = ingress["spec"]["tls"], ingress["spec"]["rules"]
+    assert tls == {"hosts": ["cosmos3.example"], "secretName": f"{name}-tls"} and rule["host"] == "cosmos3.example"
+    (path,) = rule["http"]["paths"]
+    assert path["backend"]["service"] == {"name": f"{name}-serve-svc", "port": {"number": applications.PORT}}
+    peers = found[f"NetworkPolicy/{name}"]["spec"]["ingress"][1]["from"]
+    assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}} in peers
+    assert check([ingress]) == []
+    # `apply -k` opens nothing by itself.
+    (kustomization,) = files(service)["kuberay/kustomization.yaml"]
+    assert kustomization["resources"] == ["deploy.yaml"]
 
 
 @pytest.mark.parametrize(("service", "seconds"), [("generator", 600), ("reasoner", 60), ("generator", 1800)])
@@ -215,8 +355,31 @@ def test_the_network_policy_is_an_allow_list(service: str) -> None:
     assert operator["ports"] == [{"port": 8265, "protocol": "TCP"}]
     # Whatever is not own pods has ports, and the outside excludes private addresses and the cloud's metadata.
     assert all("ports" in rule for rule in spec["egress"][1:])
-    (block,) = [p["ipBlock"] for rule in spec["egress"] for p in rule["to"] if "ipBlock" in p]
+    outside = [rule for rule in spec["egress"] if {"port": 443, "protocol": "TCP"} in rule.get("ports", [])]
+    (block,) = [p["ipBlock"] for rule in outside for p in rule["to"]]
     assert {"10.0.0.0/8", "169.254.0.0/16"} <= set(block["except"])
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_names_are_resolved_with_a_cache_on_the_node_and_on_openshift(service: str) -> None:
+    name = ray_service(service)["metadata"]["name"]
+    egress = objects(service)[f"NetworkPolicy/{name}"]["spec"]["egress"]
+    both = [{"port": port, "protocol": each} for port in (53, 5353) for each in ("UDP", "TCP")]
+    assert egress[1] == {
+        "to": [
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": each}}}
+            for each in ("kube-system", "openshift-dns")
+        ],
+        "ports": both,
+    }
+    # A cache on the node is on the host's network: no selector matches it, an address does.
+    assert egress[2] == {"to": [{"ipBlock": {"cidr": each}} for each in ("0.0.0.0/0", "::/0")], "ports": both[:2]}
+    narrow = objects(
+        service, "network.dns_cidrs=169.254.20.10/32", "network.dns_namespaces=dns", "network.dns_ports=53"
+    )
+    egress = narrow[f"NetworkPolicy/{name}"]["spec"]["egress"]
+    assert egress[1]["ports"] == both[:2] and len(egress[1]["to"]) == 1
+    assert egress[2]["to"] == [{"ipBlock": {"cidr": "169.254.20.10/32"}}]
 
 
 def test_the_allow_list_can_be_narrowed() -> None:
@@ -225,42 +388,48 @@ def test_the_allow_list_can_be_narrowed() -> None:
         "network.private_cidrs=10.1.2.3/32",
         "network.client_labels.app=batch",
         "network.client_namespace=jobs",
-        "network.egress_ports=443,9000",
+        "network.egress_ports=443,9000/tcp,443/UDP",
     )
     spec = objects("generator", *sets)["NetworkPolicy/cosmos3-generator"]["spec"]
     blocks = [p["ipBlock"] for p in spec["egress"][-1]["to"]]
     # An exception outside its block would be refused by the cluster.
     assert blocks == [{"cidr": "203.0.113.0/24"}, {"cidr": "10.8.0.0/16"}, {"cidr": "10.1.2.3/32"}]
-    assert [p["port"] for p in spec["egress"][-1]["ports"]] == [443, 9000]
+    assert [(p["port"], p["protocol"]) for p in spec["egress"][-1]["ports"]] == [
+        (443, "TCP"), (9000, "TCP"), (443, "UDP"),
+    ]  # fmt: skip
     assert spec["ingress"][1]["from"] == [
         {"podSelector": {"matchLabels": {"app": "batch"}}},
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "jobs"}}},
     ]
-    closed = objects("generator", "network.egress_cidrs=")["NetworkPolicy/cosmos3-generator"]["spec"]
+    sets = ("network.egress_cidrs=", "network.dns_cidrs=")
+    closed = objects("generator", *sets)["NetworkPolicy/cosmos3-generator"]["spec"]
     assert len(closed["egress"]) == 2  # own pods and the cluster's DNS
 
 
 def test_the_open_default_of_the_allow_list_is_said_where_it_is_set() -> None:
     (network,) = [row for row in catalogue(KuberayValues) if row[0] == "network.egress_cidrs"]
     assert network[1] == "0.0.0.0/0" and "every public one" in network[2]
-    assert KuberayValues().network.egress_ports == (443,)
+    assert KuberayValues().network.egress_ports == ("443/TCP",)
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_disruption_budget_finds_each_kind_of_pod(service: str) -> None:
     name = ray_service(service)["metadata"]["name"]
     for template, role in zip(templates(service), ("head", "worker"), strict=True):
-        spec = objects(service, "disruption.max_unavailable=1")[f"PodDisruptionBudget/{name}-{role}"]["spec"]
+        spec = objects(service)[f"PodDisruptionBudget/{name}-{role}"]["spec"]
         assert spec["selector"]["matchLabels"] == template["metadata"]["labels"]
-        assert spec["minAvailable"] == (1 if role == "head" else 0)
+        # A node's drain goes through: the pod's hook drains the service first. Nor does an unready pod hold it.
+        assert spec["minAvailable"] == 0 and spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        held = objects(service, "disruption.max_unavailable=0", "disruption.hold_head=true")
+        assert held[f"PodDisruptionBudget/{name}-{role}"]["spec"]["minAvailable"] == 1
 
 
 @pytest.mark.parametrize(
     ("sets", "kept"),
     [
-        ((), 1),
-        (("worker.replicas=4",), 4),
-        (("worker.replicas=4", "disruption.max_unavailable=1"), 3),
+        ((), 0),
+        (("worker.replicas=4",), 3),
+        (("worker.replicas=4", "disruption.max_unavailable=0"), 4),
         (("worker.replicas=2", "disruption.max_unavailable=5"), 0),
         (("autoscaling.enabled=true", "autoscaling.max_replicas=6", "disruption.max_unavailable=2"), 4),
         (("autoscaling.max_replicas=6", "disruption.max_unavailable=1"), 0),
@@ -268,9 +437,9 @@ def test_a_disruption_budget_finds_each_kind_of_pod(service: str) -> None:
 )
 def test_a_budget_says_how_many_stay_as_a_ray_cluster_has_no_scale(sets: tuple[str, ...], kept: int) -> None:
     found = {k: d["spec"] for k, d in objects("reasoner", *sets).items() if d["kind"] == "PodDisruptionBudget"}
-    assert {k.rpartition("-")[2]: spec["minAvailable"] for k, spec in found.items()} == {"head": 1, "worker": kept}
+    assert {k.rpartition("-")[2]: spec["minAvailable"] for k, spec in found.items()} == {"head": 0, "worker": kept}
     # Kubernetes takes no maxUnavailable and no share of pods whose owner has no scale.
-    assert all(set(spec) == {"minAvailable", "selector"} for spec in found.values())
+    assert all(isinstance(spec["minAvailable"], int) and "maxUnavailable" not in spec for spec in found.values())
 
 
 def test_the_reasoner_has_a_gateway_in_every_pod_and_a_replica_on_every_gpu() -> None:
@@ -305,6 +474,11 @@ def test_the_guard_has_an_application_while_guardrails_are_on() -> None:
         ("reasoner", "network.private_cidrs=10.0.0.1/8", "deploy_bad_value", "network.private_cidrs.0"),
         ("reasoner", "network.egress_cidrs=everywhere", "deploy_bad_value", "network.egress_cidrs.0"),
         ("reasoner", "batch.schedule=daily", "deploy_bad_value", "batch.schedule"),
+        ("reasoner", "network.egress_ports=443/SCTP", "deploy_bad_value", "network.egress_ports.0"),
+        ("reasoner", "network.egress_ports=70000", "deploy_bad_value", "network.egress_ports.0"),
+        ("reasoner", "head.shm=16Gi", "deploy_bad_value", "head"),
+        ("generator", "worker.shm=96Gi", "deploy_bad_value", "worker"),
+        ("generator", "worker.gpus=8", "deploy_bad_value", "worker.gpus"),
     ],
 )
 def test_a_setting_that_does_not_fit_is_named(service: str, text: str, code: str, field: str) -> None:

@@ -28,6 +28,7 @@ KUBERAY_SET = (
     "outputs.storage_class=shared-files",
     "batch.input_uri=s3://bucket/batch.json",
     "batch.output_uri=s3://bucket/outputs/",
+    "ingress.host=cosmos3.example",
 )
 # Every wish about nodes at once, for all pods and for one role.
 PLACED = (

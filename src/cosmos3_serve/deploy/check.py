@@ -21,6 +21,7 @@ from cosmos3_serve.deploy.dynamo import overlay
 from cosmos3_serve.deploy.kube.pod import containers_of
 from cosmos3_serve.deploy.kuberay.config_check import config_findings
 from cosmos3_serve.deploy.kuberay.service_ports import port_findings
+from cosmos3_serve.deploy.memory_check import memory_findings
 from cosmos3_serve.deploy.values import PLACEHOLDER
 from cosmos3_serve.errors import FieldError, Refusal, StartRefused, UsageError
 
@@ -73,6 +74,7 @@ def check(
         found += _credentials(document)
         found += _routing(document)
         found += _ray_service(document)
+        found += _memory(document)
     return found + list(_overlays(documents))
 
 
@@ -230,6 +232,21 @@ def _ray_service(document: Mapping[str, Any]) -> Iterator[Found]:
         yield Found("serve_port", f"{name_of(document)} spec.{place}", words)
     for code, place, words in config_findings(str(spec.get("serveConfigV2") or "")):
         yield Found(code, f"{name_of(document)} spec.serveConfigV2{place}", words)
+
+
+def _memory(document: Mapping[str, Any]) -> Iterator[Found]:
+    for path, template in pod_templates(document):
+        component = _at(document, path.rpartition(".")[0])
+        shared = component.get("sharedMemorySize") if document.get("kind") == "DynamoGraphDeployment" else None
+        for place, words in memory_findings(template.get("spec") or {}, shared):
+            yield Found("shared_memory", f"{name_of(document)} {path}.spec.{place}", words)
+
+
+def _at(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    here: Any = document
+    for part in path.split("."):
+        here = here[int(part)] if isinstance(here, list) else here[part]
+    return here if isinstance(here, Mapping) else {}
 
 
 def _overlays(documents: Sequence[Mapping[str, Any]]) -> Iterator[Found]:

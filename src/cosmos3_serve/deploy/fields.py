@@ -97,3 +97,9 @@ def _requirements(texts: Sequence[str]) -> tuple[str, ...]:
 Tolerations = Annotated[tuple[str, ...], BeforeValidator(words), AfterValidator(_tolerations)]
 Requirements = Annotated[tuple[str, ...], BeforeValidator(_clauses), AfterValidator(_requirements)]
 Labels = Mapping[str, str]
+
+
+def require_above_shm(memory: str, shm: str) -> None:
+    """Raises ValueError. Shared memory counts towards the container's memory, which is killed before shm is full."""
+    if amount(shm) >= amount(memory):
+        raise ValueError(f"shm ({shm}) must be below memory ({memory}), of which it is a part")

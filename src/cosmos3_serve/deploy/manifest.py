@@ -23,15 +23,18 @@ class ManifestFile:
         path: below the recipe's folder, with forward slashes.
         part: one of `PARTS`.
         command: that wrote it, for its first line.
+        note: one more line for its reader.
     """
 
     path: str
     part: str
     documents: list[dict[str, Any]] = field(hash=False)
     command: str = ""
+    note: str = ""
 
     def text(self) -> str:
         head = f"Written by `{self.command}`: change values there." if self.command else ""
+        head += f"\n{self.note}" if self.note else ""
         body = to_yaml(self.documents)
         if PLACEHOLDER in body:
             head += f"\n{PLACEHOLDER}…: set it (`--set`, or here) before you apply this file."
@@ -40,5 +43,5 @@ class ManifestFile:
         return comment(head.strip()) + body
 
 
-def file(path: str, part: str, objects: Sequence[KubeObject], command: str = "") -> ManifestFile:
-    return ManifestFile(path, part, [each.document() for each in objects], command)
+def file(path: str, part: str, objects: Sequence[KubeObject], command: str = "", note: str = "") -> ManifestFile:
+    return ManifestFile(path, part, [each.document() for each in objects], command, note)

@@ -17,6 +17,7 @@ from cosmos3_serve.deploy.kube.pod import (
     secret_env,
 )
 from cosmos3_serve.deploy.placement import placed
+from cosmos3_serve.deploy.trust import trust_env, trust_mounts, trust_volumes
 
 DEADLINE_S = 3600  # as long as the documented `kubectl wait`
 
@@ -43,9 +44,10 @@ def download_job(values: DynamoValues) -> Job:
         env=[
             secret_env("NGC_API_KEY", values.ngc_secret, "NGC_API_KEY"),
             *env(**profile_variables(values)),
+            *trust_env(values.ca_bundle),
         ],
         resources=Resources(requests={"cpu": "4", "memory": "16Gi", **gpus}, limits={"memory": "32Gi", **gpus}),
-        volume_mounts=[Mount(name=CACHE_VOLUME, mount_path=values.cache.mount)],
+        volume_mounts=[Mount(name=CACHE_VOLUME, mount_path=values.cache.mount), *trust_mounts(values.ca_bundle)],
     )
     return Job(
         metadata=Meta(name=f"{values.name}-model-download", labels=named),
@@ -59,7 +61,7 @@ def download_job(values: DynamoValues) -> Job:
                     automount_service_account_token=False,
                     security_context=NIM_SECURITY,
                     containers=[main],
-                    volumes=[claim(CACHE_VOLUME, values.cache.claim)],
+                    volumes=[claim(CACHE_VOLUME, values.cache.claim), *trust_volumes(values.ca_bundle)],
                     # The NIM picks a profile for the GPU that it sees: one of the workers' nodes.
                     **placed(values.pods, values.worker, values.download),
                 ),

@@ -26,6 +26,7 @@ from cosmos3_serve.deploy.kube.pod import (
     env,
 )
 from cosmos3_serve.deploy.placement import placed
+from cosmos3_serve.deploy.trust import trust_env, trust_mounts, trust_volumes
 from cosmos3_serve.errors import FieldError, UsageError
 
 PORT = 8000
@@ -108,12 +109,12 @@ def _worker(values: DynamoValues) -> Component:
         name="main",
         image=values.images.worker,
         command=[worker.entrypoint],
-        env=env(**worker_variables(values)),
+        env=env(**worker_variables(values)) + trust_env(values.ca_bundle),
         ports=[Port(name="nim-http", container_port=NIM_PORT), Port(name="system", container_port=SYSTEM_PORT)],
         resources=Resources(requests=size, limits={"memory": worker.memory, GPU: "1"}),
         startup_probe=_live(failures=START_S // 10),
         liveness_probe=_live(failures=3),
-        volume_mounts=[Mount(name=CACHE_VOLUME, mount_path=values.cache.mount)],
+        volume_mounts=[Mount(name=CACHE_VOLUME, mount_path=values.cache.mount), *trust_mounts(values.ca_bundle)],
     )
     return Component(
         name="Worker",
@@ -125,7 +126,7 @@ def _worker(values: DynamoValues) -> Component:
             spec=PodSpec(
                 security_context=NIM_SECURITY,
                 containers=[main],
-                volumes=[claim(CACHE_VOLUME, values.cache.claim)],
+                volumes=[claim(CACHE_VOLUME, values.cache.claim), *trust_volumes(values.ca_bundle)],
                 **placed(values.pods, worker),
             )
         ),

@@ -31,6 +31,7 @@ from cosmos3_serve.deploy.kube.pod import (
     shell,
 )
 from cosmos3_serve.deploy.placement import placed
+from cosmos3_serve.deploy.trust import trust_env, trust_mounts, trust_volumes
 
 VIDEO_PORT = 8080
 SCRATCH = "/scratch"
@@ -108,11 +109,12 @@ def _job(
         env=[
             *env(HOME=SCRATCH, TMPDIR=SCRATCH),
             secret_env("COSMOS3_REASONER_TOKEN", values.token_secret, "token", optional=True),
+            *trust_env(values.ca_bundle),
         ],
         ports=[Port(name="videos", container_port=VIDEO_PORT)],
         resources=size,
         security_context=ContainerSecurity(),
-        volume_mounts=[Mount(name="scratch", mount_path=SCRATCH)],
+        volume_mounts=[Mount(name="scratch", mount_path=SCRATCH), *trust_mounts(values.ca_bundle)],
     )
     scratch = claim("scratch", keep) if keep else Volume(name="scratch", empty_dir=EmptyDir())
     return Job(
@@ -127,7 +129,7 @@ def _job(
                     automount_service_account_token=False,
                     security_context=PodSecurity(run_as_user=USER, run_as_group=USER, fs_group=USER),
                     containers=[main],
-                    volumes=[scratch],
+                    volumes=[scratch, *trust_volumes(values.ca_bundle)],
                     **placed(values.pods, values.perf),
                 ),
             ),

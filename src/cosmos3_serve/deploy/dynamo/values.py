@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from cosmos3_serve.deploy.fields import Image, Name, Quantity, VariableName
+from cosmos3_serve.deploy.fields import Image, Name, Quantity, VariableName, require_above_shm
 from cosmos3_serve.deploy.placement import Placement, Pods
+from cosmos3_serve.deploy.trust import CaBundle
 from cosmos3_serve.deploy.values import PLACEHOLDER, Values, value, words
 
 Profile = Literal["round-robin", "session-affinity"]
@@ -72,6 +73,11 @@ class Worker(Placement):
     )
     env: Mapping[VariableName, str] = value({}, "One more variable of the worker.")
 
+    @model_validator(mode="after")
+    def _sizes(self) -> Worker:
+        require_above_shm(self.memory, self.shm)
+        return self
+
 
 class Affinity(Values):
     ttl_s: int = value(300, "Idle seconds after which a session is forgotten.", ge=1, le=31_536_000)
@@ -114,6 +120,7 @@ class DynamoValues(Values):
         "cosmos3-token", "Secret whose key `token` the perf jobs send, where there is one; Dynamo asks for none."
     )
     pods: Pods = Pods()
+    ca_bundle: CaBundle = CaBundle()
     images: Images = Images()
     cache: Cache = Cache()
     frontend: Frontend = Frontend()

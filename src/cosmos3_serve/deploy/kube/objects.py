@@ -17,6 +17,12 @@ class ConfigMap(KubeObject):
     data: Mapping[str, str]
 
 
+class ServiceAccount(KubeObject):
+    api_version: Literal["v1"] = "v1"
+    kind: Literal["ServiceAccount"] = "ServiceAccount"
+    automount_service_account_token: bool | None = None
+
+
 class ClaimSpec(KubeModel):
     access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"]]
     storage_class_name: str | None = None
@@ -151,6 +157,8 @@ class DisruptionSpec(KubeModel):
     """The one form that Kubernetes takes whoever owns the pods."""
 
     min_available: int = Field(ge=0)
+    # A pod that is not ready serves nobody: without this it holds up a drain for ever.
+    unhealthy_pod_eviction_policy: Literal["IfHealthyBudget", "AlwaysAllow"] = "AlwaysAllow"
     selector: Selector
 
 

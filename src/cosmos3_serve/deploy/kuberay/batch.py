@@ -38,8 +38,11 @@ from cosmos3_serve.deploy.kube.pod import (
     shell,
 )
 from cosmos3_serve.deploy.kuberay.applications import PORT
-from cosmos3_serve.deploy.kuberay.pods import STORAGE_KEYS, USER
-from cosmos3_serve.deploy.kuberay.values import KuberayValues, revision_of
+from cosmos3_serve.deploy.kuberay.ingress import serve_service
+from cosmos3_serve.deploy.kuberay.pods import USER, storage_env
+from cosmos3_serve.deploy.kuberay.values import KuberayValues, account_of, revision_of
+from cosmos3_serve.deploy.placement import placed
+from cosmos3_serve.deploy.trust import trust_env, trust_mounts, trust_volumes
 from cosmos3_serve.errors import ExitCode
 
 JOURNAL = "/journal"
@@ -112,7 +115,11 @@ def _spec(values: KuberayValues, service: str, engine: str, name: str, *, each_r
         env=_env(values, service, engine, each_run=each_run),
         resources=Resources(requests={"cpu": "2", "memory": "4Gi"}, limits={"memory": "4Gi"}),
         security_context=ContainerSecurity(read_only_root_filesystem=True),
-        volume_mounts=[Mount(name="journal", mount_path=JOURNAL), Mount(name="tmp", mount_path="/tmp")],
+        volume_mounts=[
+            Mount(name="journal", mount_path=JOURNAL),
+            Mount(name="tmp", mount_path="/tmp"),
+            *trust_mounts(values.ca_bundle),
+        ],
     )
     rules = [
         # The empty list is for Kubernetes 1.28, whose schema demands it.
@@ -137,7 +144,13 @@ def _spec(values: KuberayValues, service: str, engine: str, name: str, *, each_r
                 termination_grace_period_seconds=60,
                 security_context=PodSecurity(run_as_user=USER, run_as_group=USER, fs_group=USER),
                 containers=[main],
-                volumes=[claim("journal", f"{name}-journal"), Volume(name="tmp", empty_dir=EmptyDir())],
+                volumes=[
+                    claim("journal", f"{name}-journal"),
+                    Volume(name="tmp", empty_dir=EmptyDir()),
+                    *trust_volumes(values.ca_bundle),
+                ],
+                service_account_name=account_of(service, values),
+                **placed(values.pods, batch),
             ),
         ),
     )
@@ -146,7 +159,7 @@ def _spec(values: KuberayValues, service: str, engine: str, name: str, *, each_r
 def _env(values: KuberayValues, service: str, engine: str, *, each_run: bool) -> list[EnvVar]:
     batch, secrets = values.batch, values.secrets
     fixed = {
-        "NPA_COSMOS3_RAY_ENDPOINT": batch.endpoint or f"http://{service}-serve-svc:{PORT}",
+        "NPA_COSMOS3_RAY_ENDPOINT": batch.endpoint or f"http://{serve_service(service)}:{PORT}",
         "EXPECTED_REVISION": batch.expected_revision or revision_of(engine),
         "TIMEOUT_S": str(batch.timeout_s),
         "INPUT_URI": batch.input_uri,
@@ -156,7 +169,7 @@ def _env(values: KuberayValues, service: str, engine: str, *, each_run: bool) ->
     }
     found = env(**fixed)
     found.append(secret_env("NPA_COSMOS3_RAY_TOKEN", secrets.token, batch.token_key))
-    found += [secret_env(key, secrets.storage, key) for key in STORAGE_KEYS]
+    found += [*storage_env(values, optional=False), *trust_env(values.ca_bundle)]
     if each_run:
         job = EnvSource(field_ref=FieldRef(field_path="metadata.labels['batch.kubernetes.io/job-name']"))
         # A variable may name those before it: every attempt of one run has the same place, every run another.

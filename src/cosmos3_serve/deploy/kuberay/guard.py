@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 
 from cosmos3_serve.deploy.kube.base import Meta
 from cosmos3_serve.deploy.kube.base import labels as meta_labels
@@ -31,19 +32,22 @@ def network_policy(service: Service, name: str, values: KuberayValues) -> Networ
     network = values.network
     own = Peer(pod_selector=Selector(match_labels={INSTANCE: name}))
     clients = [Peer(pod_selector=Selector(match_labels=network.client_labels))]
-    if network.client_namespace:
-        clients.append(_namespace(network.client_namespace))
+    for namespace in filter(None, (network.client_namespace, values.ingress.controller_namespace)):
+        clients.append(_namespace(namespace))
     outside = [
         Peer(ip_block=IpBlock.model_validate({"cidr": cidr, "except": _within(cidr, network.egress_except)}))
         for cidr in network.egress_cidrs
     ] + [Peer(ip_block=IpBlock(cidr=cidr)) for cidr in network.private_cidrs]
-    ports = [PolicyPort(port=port) for port in network.egress_ports]
+    ports = [
+        PolicyPort.model_validate({"port": port, "protocol": protocol})
+        for port, _, protocol in (each.partition("/") for each in network.egress_ports)
+    ]
     egress = [
         Egress(to=[own]),
-        Egress(
-            to=[_namespace(network.dns_namespace)], ports=[PolicyPort(port=53, protocol="UDP"), PolicyPort(port=53)]
-        ),
+        Egress(to=[_namespace(each) for each in network.dns_namespaces], ports=_both(network.dns_ports)),
     ]
+    if network.dns_cidrs:
+        egress.append(Egress(to=[Peer(ip_block=IpBlock(cidr=each)) for each in network.dns_cidrs], ports=_both((53,))))
     if outside:
         egress.append(Egress(to=outside, ports=ports))
     if service == "reasoner":  # the clips of our own smoke and perf jobs
@@ -66,7 +70,7 @@ def network_policy(service: Service, name: str, values: KuberayValues) -> Networ
 
 
 def disruption_budgets(name: str, values: KuberayValues) -> list[PodDisruptionBudget]:
-    """One of the head, whose end is the service's, and one of the workers.
+    """One of the head, whose end is the service's, and one of the workers. A pod that leaves drains first (its hook).
 
     The pods belong to a RayCluster, which has no `scale` to read a wanted number from: for such owners Kubernetes takes
     a whole `minAvailable` alone. So the number is counted here, from the most workers that there may be: with fewer, a
@@ -74,7 +78,7 @@ def disruption_budgets(name: str, values: KuberayValues) -> list[PodDisruptionBu
     """
     scaling = values.autoscaling
     most = max(scaling.max_replicas, values.worker.replicas) if scaling.enabled else values.worker.replicas
-    kept = {"head": 1, "worker": max(0, most - values.disruption.max_unavailable)}
+    kept = {"head": int(values.disruption.hold_head), "worker": max(0, most - values.disruption.max_unavailable)}
     return [
         PodDisruptionBudget(
             metadata=Meta(name=f"{name}-{role}", labels=meta_labels(name, "disruption")),
@@ -86,6 +90,11 @@ def disruption_budgets(name: str, values: KuberayValues) -> list[PodDisruptionBu
 
 def _namespace(name: str) -> Peer:
     return Peer(namespace_selector=Selector(match_labels={NAMESPACE_LABEL: name}))
+
+
+def _both(ports: Iterable[int]) -> list[PolicyPort]:
+    """DNS speaks UDP, and TCP where an answer is long."""
+    return [PolicyPort.model_validate({"port": port, "protocol": each}) for port in ports for each in ("UDP", "TCP")]
 
 
 def _within(cidr: str, excepted: tuple[str, ...]) -> list[str] | None:

@@ -15,12 +15,14 @@ from cosmos3_serve.deploy.kube.pod import (
     EnvVar,
     Exec,
     Hook,
+    HttpGet,
     Lifecycle,
     Mount,
     PodSecurity,
     PodSpec,
     PodTemplate,
     Port,
+    Probe,
     Resources,
     SecretSource,
     Volume,
@@ -30,7 +32,9 @@ from cosmos3_serve.deploy.kube.pod import (
     secret_env,
 )
 from cosmos3_serve.deploy.kuberay.applications import OUTPUTS, PORT
-from cosmos3_serve.deploy.kuberay.values import KuberayValues, Service
+from cosmos3_serve.deploy.kuberay.values import KuberayValues, Service, account_of
+from cosmos3_serve.deploy.placement import placed
+from cosmos3_serve.deploy.trust import trust_env, trust_mounts, trust_volumes
 
 USER = 1000
 GPU = "nvidia.com/gpu"
@@ -39,7 +43,11 @@ TOKENS = "/run/cosmos3-token"
 SERVE = "serve"
 INSTANCE, ROLE = "cosmos3-serve/instance", "cosmos3-serve/role"
 TOKEN_FILE = {"generator": "NPA_COSMOS3_RAY_TOKEN_FILE", "reasoner": "COSMOS3_REASONER_TOKEN_FILE"}
-STORAGE_KEYS = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+STORAGE_KEYS = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_SESSION_TOKEN")
+# Of these a storage may do without.
+SPARE_KEYS = ("AWS_REGION", "AWS_SESSION_TOKEN")
+# Ray's agent answers here for its node, on the head for the control plane too, and asks for no token.
+AGENT_PORT, AGENT_HEALTH = 52365, "/api/healthz"
 # Weights may be fetched while the applications are built, before anything answers.
 START_S = 2 * 3600
 # The hook's own start and the last answers, beside the drain itself.
@@ -83,7 +91,9 @@ def head(service: Service, name: str, values: KuberayValues, drain_timeout_s: fl
             Port(name=SERVE, container_port=PORT),
         ],
         resources=Resources(requests=size, limits={"memory": values.head.memory}),
-        # Probes of the head are the operator's: Ray's own health of the control plane.
+        # As operators from 1.6 on write them. Earlier ones write a command that needs wget, which our images lack.
+        readiness_probe=_agent_probe(failures=10),
+        liveness_probe=_agent_probe(failures=60),
         lifecycle=_leave(service, drain_timeout_s, ["--fleet"] if service == "reasoner" else []),
         security_context=ContainerSecurity(),
         volume_mounts=_mounts(service, values),
@@ -116,19 +126,22 @@ def _template(
     service: Service, name: str, role: str, values: KuberayValues, container: Container, drain_timeout_s: float
 ) -> PodTemplate:
     on_gpu = role == "worker"
+    where = placed(values.pods, values.worker if on_gpu else values.head)
+    if on_gpu and values.worker.gpu_taint and values.worker.gpus:
+        where["tolerations"] = [*(where["tolerations"] or []), Toleration(key=GPU, effect="NoSchedule")]
     return PodTemplate(
         metadata=PodMeta(labels=labels(name, role)),
         spec=PodSpec(
             # Ray's autoscaler, beside the head, asks Kubernetes for pods; nothing else here does.
             automount_service_account_token=None if role == "head" and values.autoscaling.enabled else False,
             termination_grace_period_seconds=grace_s(drain_timeout_s),
-            node_selector=(values.worker.node_selector or None) if on_gpu else None,
-            tolerations=[Toleration(key=GPU, effect="NoSchedule")] if on_gpu and values.worker.gpu_taint else None,
+            service_account_name=account_of(name, values),
+            **where,
             security_context=PodSecurity(
                 run_as_user=USER, run_as_group=USER, fs_group=USER, fs_group_change_policy="OnRootMismatch"
             ),
             containers=[container],
-            volumes=_volumes(service, values),
+            volumes=_volumes(service, values, (values.worker if on_gpu else values.head).shm),
         ),
     )
 
@@ -148,8 +161,30 @@ def _env(service: Service, values: KuberayValues) -> list[EnvVar]:
         "RAY_worker_niceness": "0",
     }
     secret = [secret_env("HF_TOKEN", values.secrets.hub, "HF_TOKEN", optional=True)]
-    secret += [secret_env(key, values.secrets.storage, key, optional=True) for key in STORAGE_KEYS]
-    return env(**{**fixed, **values.worker.env}) + secret
+    return (
+        env(**{**fixed, **values.worker.env})
+        + secret
+        + storage_env(values, optional=True)
+        + trust_env(values.ca_bundle)
+    )
+
+
+def storage_env(values: KuberayValues, *, optional: bool) -> list[EnvVar]:
+    """Where the object storage is and who asks.
+
+    Args:
+        optional: whether a pod may start without endpoint and keys; with a ServiceAccount's web identity it may.
+    """
+    said = {"AWS_ENDPOINT_URL": values.storage.endpoint, "AWS_REGION": values.storage.region}
+    by_identity = bool(values.service_account.name or values.service_account.annotations)
+    found = []
+    for key in STORAGE_KEYS:
+        if said.get(key):
+            found += env(**{key: said[key]})
+        else:
+            spare = optional or key in SPARE_KEYS or (by_identity and key != "AWS_ENDPOINT_URL")
+            found.append(secret_env(key, values.secrets.storage, key, optional=spare or None))
+    return found
 
 
 def _mounts(service: Service, values: KuberayValues) -> list[Mount]:
@@ -158,16 +193,28 @@ def _mounts(service: Service, values: KuberayValues) -> list[Mount]:
         Mount(name="token", mount_path=TOKENS, read_only=True),
         Mount(name="shm", mount_path="/dev/shm"),
     ]
+    found += trust_mounts(values.ca_bundle)
     return [Mount(name="outputs", mount_path=OUTPUTS), *found] if service == "generator" else found
 
 
-def _volumes(service: Service, values: KuberayValues) -> list[Volume]:
+def _volumes(service: Service, values: KuberayValues, shm: str) -> list[Volume]:
     found = [
         claim("model-cache", values.cache.claim),
         Volume(name="token", secret=SecretSource(secret_name=values.secrets.token, default_mode=0o440)),
-        Volume(name="shm", empty_dir=EmptyDir(medium="Memory", size_limit=values.worker.shm)),
+        Volume(name="shm", empty_dir=EmptyDir(medium="Memory", size_limit=shm)),
+        *trust_volumes(values.ca_bundle),
     ]
     return [claim("outputs", values.outputs.claim), *found] if service == "generator" else found
+
+
+def _agent_probe(*, failures: int) -> Probe:
+    return Probe(
+        http_get=HttpGet(path=AGENT_HEALTH, port=AGENT_PORT),
+        initial_delay_seconds=10,
+        period_seconds=10,
+        timeout_seconds=5,
+        failure_threshold=failures,
+    )
 
 
 def _probe(service: Service, path: str) -> list[str]:

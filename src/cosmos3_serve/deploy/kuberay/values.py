@@ -6,19 +6,16 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from cosmos3_serve.contract.wire import DIFFUSERS_REVISION, FRAMEWORK_REVISION
-from cosmos3_serve.deploy.kube.base import NAME, QUANTITY
+from cosmos3_serve.deploy.fields import Image, Name, Names, Quantity, VariableName, require_above_shm
+from cosmos3_serve.deploy.placement import Placement, Pods
+from cosmos3_serve.deploy.trust import CaBundle
 from cosmos3_serve.deploy.values import PLACEHOLDER, Values, value, words
 
 Service = Literal["generator", "reasoner"]
 SERVICES: tuple[Service, ...] = ("generator", "reasoner")
-
-Quantity = Annotated[str, StringConstraints(pattern=QUANTITY)]
-Image = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
-Name = Annotated[str, StringConstraints(pattern=NAME, max_length=63)]
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 def _network(text: str) -> str:
@@ -30,6 +27,19 @@ Cidr = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"),
 Cidrs = Annotated[tuple[Cidr, ...], BeforeValidator(words)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Ports = Annotated[tuple[Port, ...], BeforeValidator(words)]
+
+
+def _protocol(port: object) -> str:
+    """A port with its protocol; TCP where none is named. Raises ValueError."""
+    number, _, protocol = str(port).partition("/")
+    if not (number.isascii() and number.isdigit() and 0 < int(number[:6]) < 65536):
+        raise ValueError(f"{port!r} is not a port from 1 to 65535, or one with /TCP or /UDP")
+    if protocol.upper() not in ("", "TCP", "UDP"):
+        raise ValueError(f"{port!r}: the protocol is TCP or UDP")
+    return f"{number}/{protocol.upper() or 'TCP'}"
+
+
+ProtocolPorts = Annotated[tuple[Annotated[str, BeforeValidator(_protocol)], ...], BeforeValidator(words)]
 
 
 class Images(Values):
@@ -60,24 +70,50 @@ class Secrets(Values):
     )
     hub: Name = value("cosmos3-hub", "Secret with the key HF_TOKEN; may be missing where nothing gated is fetched.")
     storage: Name = value(
-        "cosmos3-s3", "Secret with AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; may be missing."
+        "cosmos3-s3",
+        "Secret with AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; where they are needed, AWS_REGION and "
+        "AWS_SESSION_TOKEN; may be missing.",
     )
 
 
-class Head(Values):
+class Storage(Values):
+    endpoint: str = value("", "Endpoint of the object storage; default: AWS_ENDPOINT_URL of secrets.storage.")
+    region: str = value("", "Its region; default: AWS_REGION of secrets.storage, else us-east-1.")
+
+
+class Account(Values):
+    name: Name | None = value(None, "ServiceAccount of every pod; default: the namespace's own.")
+    annotations: Mapping[str, str] = value(
+        {},
+        "Annotation of the ServiceAccount, which is rendered then, such as eks.amazonaws.com/role-arn: pods reach the "
+        "object storage by web identity, without keys in a Secret.",
+    )
+
+
+class Head(Placement):
     cpu: Quantity = value("4", "CPUs of the head; it runs no replica.")
     memory: Quantity = value("16Gi", "Memory of the head.")
+    shm: Quantity = value("4Gi", "/dev/shm of the head; it counts towards its memory.")
+
+    @model_validator(mode="after")
+    def _sizes(self) -> Head:
+        require_above_shm(self.memory, self.shm)
+        return self
 
 
-class Worker(Values):
+class Worker(Placement):
     replicas: int = value(1, "Worker pods; the generator has one.", ge=1)
     gpus: int = value(1, "GPUs of one pod; the reasoner runs a replica on each.", ge=0)
     cpu: Quantity = value("16", "CPUs of one pod.")
     memory: Quantity = value("96Gi", "Memory of one pod.")
-    shm: Quantity = value("16Gi", "/dev/shm of one pod.")
-    node_selector: Mapping[str, str] = value({}, "Label of the nodes that workers must run on.")
+    shm: Quantity = value("16Gi", "/dev/shm of one pod; it counts towards its memory.")
     gpu_taint: bool = value(True, "Tolerate the taint nvidia.com/gpu.")
     env: Mapping[VariableName, str] = value({}, "One more variable of head and workers.")
+
+    @model_validator(mode="after")
+    def _sizes(self) -> Worker:
+        require_above_shm(self.memory, self.shm)
+        return self
 
 
 class Autoscaling(Values):
@@ -94,7 +130,14 @@ class Network(Values):
     )
     client_namespace: Name | None = value(None, "One more namespace whose pods may ask the service.")
     operator_namespace: Name = value("kuberay-system", "Where KubeRay's operator runs: it asks the head.")
-    dns_namespace: Name = value("kube-system", "Where the cluster's DNS runs.")
+    dns_namespaces: Names = value(("kube-system", "openshift-dns"), "Where the cluster's DNS may run.")
+    dns_ports: Ports = value((53, 5353), "Ports of its pods, over UDP and TCP; OpenShift's listen on 5353.")
+    # A node's DNS cache answers at the DNS Service's own address or at a link-local one, on the host's network, which
+    # no selector of pods matches. Neither address is the same in every cluster.
+    dns_cidrs: Cidrs = value(
+        ("0.0.0.0/0", "::/0"),
+        "Addresses whose port 53 may be asked, for a DNS cache on the node; name its address where you know it.",
+    )
     # Decided: any public host on 443. A NetworkPolicy knows addresses alone, and those of the Hub, its file servers and
     # an object storage change without notice: a narrower default would break the start somewhere, some day.
     egress_cidrs: Cidrs = value(
@@ -107,19 +150,34 @@ class Network(Values):
         "Addresses within these that may not: private ones and the cloud's metadata.",
     )
     private_cidrs: Cidrs = value((), "Private addresses that may be asked all the same, such as an object storage.")
-    egress_ports: Ports = value((443,), "Ports that may be asked outside.")
+    egress_ports: ProtocolPorts = value(("443/TCP",), "Ports that may be asked outside: 443, 9000/TCP, 443/UDP.")
 
 
 class Disruption(Values):
     max_unavailable: int = value(
-        0,
-        "Worker pods that a node's drain may take at once, of the most that there may be; 0: an operator ends the "
-        "service first. The head is never taken.",
+        1,
+        "Worker pods that a node's drain may take at once, of the most that there may be; each drains first. 0: none, "
+        "an operator ends the service before.",
         ge=0,
+    )
+    hold_head: bool = value(False, "Keep a node's drain from taking the head, whose end is the service's.")
+
+
+class Ingress(Values):
+    host: str = value(
+        f"{PLACEHOLDER}-A-HOST.example", "Host name that callers outside the cluster use.", pattern=r"^[-A-Za-z0-9.]+$"
+    )
+    class_name: Name | None = value(None, "IngressClass; default: the cluster's own.")
+    tls_secret: Name | None = value(None, "Secret with the host's certificate (kubernetes.io/tls); default: NAME-tls.")
+    annotations: Mapping[str, str] = value(
+        {}, "Annotation for the controller: the longest answer and the largest body that it must let through."
+    )
+    controller_namespace: Name | None = value(
+        None, "Where the controller runs: the network policy lets it ask the service. Without it nothing outside can."
     )
 
 
-class Batch(Values):
+class Batch(Placement):
     name: Name = value("cosmos3-ray-batch", "Name of the workflow's objects.", max_length=40)
     input_uri: str = value(f"s3://{PLACEHOLDER}/batch.json", "The batch; required.", pattern="^s3://")
     output_uri: str = value(f"s3://{PLACEHOLDER}/outputs/", "Where it is published; required.", pattern="^s3://.*/$")
@@ -139,14 +197,19 @@ class KuberayValues(Values):
     upgrade: Literal["None", "NewCluster"] = value(
         "None", "What a change of the cluster does: NewCluster starts a second one first, which needs twice the GPUs."
     )
+    pods: Pods = Pods()
     images: Images = Images()
     cache: Cache = Cache()
     outputs: Outputs = Outputs()
     secrets: Secrets = Secrets()
+    storage: Storage = Storage()
+    service_account: Account = Account()
+    ca_bundle: CaBundle = CaBundle()
     head: Head = Head()
     worker: Worker = Worker()
     autoscaling: Autoscaling = Autoscaling()
     network: Network = Network()
+    ingress: Ingress = Ingress()
     disruption: Disruption = Disruption()
     settings: Mapping[VariableName, Any] = value(
         {}, "A field of the service's own settings, such as settings.max_batch_size=8 (`cosmos3 settings`)."
@@ -157,3 +220,9 @@ class KuberayValues(Values):
 def revision_of(engine: str) -> str:
     """What a client must be told to expect of an engine."""
     return FRAMEWORK_REVISION if engine == "framework" else DIFFUSERS_REVISION
+
+
+def account_of(name: str, values: KuberayValues) -> str | None:
+    """The ServiceAccount of every pod of `name`; one that is rendered has the service's name unless it has its own."""
+    account = values.service_account
+    return account.name or (f"{name}-pods" if account.annotations else None)
