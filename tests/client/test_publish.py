@@ -118,6 +118,13 @@ class Recording(ObjectStore):
         self.written.append((key, create))
         return await self.inner.put_bytes(key, data, create=create)
 
+    async def get_bytes(self, key: str, *, max_bytes: int) -> tuple[ObjectInfo, bytes] | None:
+        return await self.inner.get_bytes(key, max_bytes=max_bytes)
+
+    async def swap(self, key: str, data: bytes, expected: ObjectInfo) -> ObjectInfo:
+        self.written.append((key, True))
+        return await self.inner.swap(key, data, expected)
+
     async def put_file(self, key: str, path: Path) -> ObjectInfo:
         self.written.append((key, False))
         return await self.inner.put_file(key, path)

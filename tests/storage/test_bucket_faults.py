@@ -7,12 +7,11 @@ import hashlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.flaky import Fault, FaultPlan, FlakyProxy, canned
+from support.flaky import Fault, FaultPlan, FlakyProxy
 from support.s3 import boto, keys_of
 
 from cosmos3_serve.errors import Conflict, NotFound, StorageFailure
@@ -209,55 +208,3 @@ async def test_a_listing_goes_past_one_page_and_resumes_at_the_last_key(bucket: 
     with FlakyProxy(bucket.s3.endpoint, plan) as proxy:
         assert [i.key async for i in bucket.store(endpoint=proxy.url).list("out")] == names
         assert proxy.faults == 1
-
-
-def refusing(status: str, code: str) -> Callable[[str, dict[str, str]], bytes | None]:
-    """A store that does not know conditional PUTs, and says so."""
-    answer = canned(status, f"<Error><Code>{code}</Code></Error>")
-    return lambda method, fields: answer if method == "PUT" and "if-none-match" in fields else None
-
-
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [("501 Not Implemented", "NotImplemented"), ("400 Bad Request", "InvalidArgument"), ("501 Not Implemented", "")],
-)
-async def test_a_store_without_conditional_put_is_named_as_such_and_nothing_is_written(
-    bucket: Bucket, status: str, code: str
-) -> None:
-    with FlakyProxy(bucket.s3.endpoint, answer=refusing(status, code)) as proxy:
-        store = bucket.store(endpoint=proxy.url)
-        for call in (store.prove_create("probe"), store.put_bytes("k", b"x", create=True)):
-            with pytest.raises(StorageFailure) as caught:
-                await call
-            assert caught.value.stable_code == "conditional_put_unsupported" and not caught.value.retryable
-            assert "If-None-Match" in caught.value.remedy and "local directory" in caught.value.remedy
-        assert len([seen for seen in proxy.seen if seen[0] == "PUT"]) == 2, "asking again would not help"
-        await store.put_bytes("plain", b"x")
-    assert keys_of(bucket.environ, bucket.name) == ["plain"]
-
-
-async def test_another_400_is_no_verdict_on_conditional_puts(bucket: Bucket) -> None:
-    with FlakyProxy(bucket.s3.endpoint, answer=refusing("400 Bad Request", "ExpiredToken")) as proxy:
-        with pytest.raises(StorageFailure) as caught:
-            await bucket.store(endpoint=proxy.url).prove_create("probe")
-        assert caught.value.stable_code == "storage_failed"
-
-
-async def test_a_store_that_ignores_the_condition_is_found_out(bucket: Bucket) -> None:
-    with FlakyProxy(bucket.s3.endpoint, strip="If-None-Match") as proxy:
-        with pytest.raises(StorageFailure, match="overwrites") as caught:
-            await bucket.store(endpoint=proxy.url).prove_create("probe")
-        assert caught.value.stable_code == "conditional_put_unsupported"
-    assert keys_of(bucket.environ, bucket.name) == []
-
-
-async def test_proving_leaves_nothing_and_takes_a_leftover_for_what_it_is(bucket: Bucket) -> None:
-    store = bucket.store()
-    await store.prove_create("probe")
-    assert keys_of(bucket.environ, bucket.name) == []
-    await store.put_bytes("probe", b"first")
-    await store.prove_create("probe")
-    assert keys_of(bucket.environ, bucket.name) == []
-    with FlakyProxy(bucket.s3.endpoint, FaultPlan(3, rate=0.6)) as proxy:
-        await bucket.store(endpoint=proxy.url).prove_create("probe")
-        assert proxy.faults

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cosmos3_serve.errors import Conflict, NotFound, StorageFailure
+from cosmos3_serve.errors import NotFound, StorageFailure
 from cosmos3_serve.storage import files
 from cosmos3_serve.storage.directory import DirectoryStore
 
@@ -71,19 +71,6 @@ async def test_a_failed_write_leaves_the_old_object_and_no_rubbish(
     assert [p.name for p in tmp_path.iterdir()] == ([] if create else ["k"])
     if not create:
         assert await read(store, "k") == b"old"
-
-
-async def test_create_works_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(*_: object) -> None:
-        raise OSError(errno.EOPNOTSUPP, "no links here")
-
-    monkeypatch.setattr(os, "link", no_links)
-    store = DirectoryStore(tmp_path)
-    await store.put_bytes("k", b"first", create=True)
-    with pytest.raises(Conflict):
-        await store.put_bytes("k", b"second", create=True)
-    assert await read(store, "k") == b"first"
-    assert [p.name for p in tmp_path.iterdir()] == ["k"]
 
 
 async def test_a_file_where_a_directory_is_needed_is_a_typed_failure(tmp_path: Path) -> None:

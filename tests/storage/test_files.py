@@ -44,5 +44,5 @@ def test_parts_are_hidden_fresh_siblings(tmp_path: Path) -> None:
     files.write_all(handle, b"data")
     with pytest.raises(FileExistsError):
         files.create_part(one)
-    files.publish(one, tmp_path / "k", create=True)
+    files.publish_new(one, tmp_path / "k")
     assert (tmp_path / "k").read_bytes() == b"data" and not one.exists()

@@ -25,7 +25,6 @@ from cosmos3_serve.storage.location import Location
 
 REQUEST, RESPONSE, PROVENANCE = "request.json", "response.json", "provenance.json"
 NATIVE = "native"
-PROBE = ".cosmos3-probe"  # there for three requests, before anything is generated
 MAX_RECORD_BYTES = 512 * MIB
 UPLOADS = 2  # each holds some multipart pieces in memory
 
@@ -76,7 +75,7 @@ class Publication:
         Raises:
             StorageFailure: code `conditional_put_unsupported`, or writing is not allowed.
         """
-        await self._store.prove_create(self._place.key(PROBE))
+        await self._store.prove(self._place.prefix)
 
     async def claim(self) -> None:
         await self._create(REQUEST, self._request)
@@ -98,7 +97,7 @@ class Publication:
         async with self._uploads:
             key = self._key(artifact)
             await self._store.put_file(key, path)
-            if await self._store.hash_object(key) != (artifact.bytes, artifact.sha256):
+            if await self._store.read_back(key) != (artifact.bytes, artifact.sha256):
                 raise IntegrityError(
                     f"storage gives back other bytes for artifacts/{artifact.path} than were uploaded",
                     remedy="check the storage and anything between it and the client, then run again with --resume",
@@ -108,7 +107,7 @@ class Publication:
         """Store a record and read it back. Raises IntegrityError as `put`."""
         key = self._place.key(name)
         await self._store.put_bytes(key, data)
-        if await self._store.hash_object(key) != (len(data), hashlib.sha256(data).hexdigest()):
+        if await self._store.read_back(key) != (len(data), hashlib.sha256(data).hexdigest()):
             raise IntegrityError(f"storage gives back other bytes for {name} than were uploaded")
 
     async def seal(self, response: bytes | None, provenance: bytes) -> None:

@@ -10,13 +10,10 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import obstore
-from obstore.store import S3Store
 
 from cosmos3_serve.errors import (
     Conflict,
@@ -29,13 +26,14 @@ from cosmos3_serve.errors import (
 )
 from cosmos3_serve.storage import files
 from cosmos3_serve.storage.credentials import S3Access
-from cosmos3_serve.storage.faults import no_conditional_put, raise_translated, translate
+from cosmos3_serve.storage.faults import raise_translated, translate
 from cosmos3_serve.storage.retry import Attempts, RetryPolicy, retrying
-from cosmos3_serve.storage.store import CHUNK_BYTES, ObjectInfo, ObjectStore
+from cosmos3_serve.storage.s3_client import s3_client
+from cosmos3_serve.storage.store import CHUNK_BYTES, ObjectInfo, ObjectStore, no_conditional_put
 from cosmos3_serve.storage.uri import check_key
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, GetResult
+    from obstore import GetOptions, GetResult, PutMode
 
 PART_BYTES = 8 * 1024 * 1024
 PART_CONCURRENCY = 4
@@ -63,8 +61,8 @@ class BucketStore(ObjectStore):
 
     def __init__(self, bucket: str, access: S3Access, policy: RetryPolicy | None = None) -> None:
         self._policy = policy or RetryPolicy()
-        self._once = _client(bucket, access, self._policy, retries=0)
-        self._parts = _client(bucket, access, self._policy, retries=self._policy.attempts - 1)
+        self._once = s3_client(bucket, access, self._policy, retries=0)
+        self._parts = s3_client(bucket, access, self._policy, retries=self._policy.attempts - 1)
 
     async def head(self, key: str) -> ObjectInfo | None:
         check_key(key)
@@ -123,44 +121,75 @@ class BucketStore(ObjectStore):
             options["if_match"] = etag
         return await obstore.get_async(self._once, key, options=options)
 
+    async def get_bytes(self, key: str, *, max_bytes: int) -> tuple[ObjectInfo, bytes] | None:
+        check_key(key)
+
+        async def call(_: int) -> tuple[ObjectInfo, bytes] | None:
+            try:
+                result = await self._open(key, 0, None)
+                meta = result.meta
+                _check_size(meta["size"], 0, max_bytes)
+                data = bytes(await result.bytes_async())
+            except Cosmos3Error:
+                raise
+            except Exception as error:
+                failure = translate(error, "read the object")
+                if failure.stable_code == "object_not_found":
+                    return None
+                raise failure from None
+            return ObjectInfo(key, len(data), meta["e_tag"], meta["last_modified"].timestamp()), data
+
+        return await retrying(self._policy, call)
+
     async def put_bytes(self, key: str, data: bytes, *, create: bool = False) -> ObjectInfo:
+        return await self._put(key, data, "create" if create else "overwrite", None)
+
+    async def swap(self, key: str, data: bytes, expected: ObjectInfo) -> ObjectInfo:
+        if not expected.etag:
+            raise no_conditional_put("object storage gives the object no entity tag")
+        return await self._put(key, data, {"e_tag": expected.etag}, expected.etag)
+
+    async def _put(self, key: str, data: bytes, mode: PutMode, etag: str | None) -> ObjectInfo:
         check_key(key)
 
         async def call(failures: int) -> ObjectInfo:
             try:
-                done = await obstore.put_async(
-                    self._once, key, data, mode="create" if create else "overwrite", use_multipart=False
-                )
+                done = await obstore.put_async(self._once, key, data, mode=mode, use_multipart=False)
             except Exception as error:
-                failure = translate(error, "store the object", create=create)
-                if failures and isinstance(failure, Conflict) and await self._holds(key, data):
-                    # An earlier try of ours was carried out and only its answer was lost.
-                    return ObjectInfo(key, len(data))
-                raise failure from None
-            return ObjectInfo(key, len(data), done["e_tag"])
+                failure = translate(error, "store the object", conditional=mode != "overwrite")
+            else:
+                return ObjectInfo(key, len(data), done["e_tag"])
+            if not isinstance(failure, Conflict):
+                raise failure
+            # S3 also answers 409 to a conditional PUT while another write or delete of the key is under way, even one
+            # that then fails. What is there now decides.
+            info = await self.head(key)
+            if (info.etag if info else None) == etag:
+                raise StorageFailure("another write to the object was in progress", code="storage_unavailable")
+            if failures and info and info.size == len(data) and await self._holds(info, data):
+                return info  # an earlier try of ours was carried out and only its answer was lost
+            if etag is None:
+                raise failure
+            raise Conflict("the object was replaced or removed meanwhile", code="precondition_failed")
 
         return await retrying(self._policy, call)
 
-    async def prove_create(self, key: str) -> None:
-        with suppress(Conflict):  # a leftover, or another client's: either way the store knew that the key is taken
-            await self.put_bytes(key, b"first", create=True)
+    async def _holds(self, info: ObjectInfo, data: bytes) -> bool:
         try:
-            await self.put_bytes(key, b"second", create=True)
-        except Conflict:
-            return
-        finally:
-            with suppress(StorageFailure):  # some may write and not delete; an object of some bytes stays then
-                await self.delete(key)
-        raise no_conditional_put("object storage overwrites an object although the PUT demanded a free key")
-
-    async def _holds(self, key: str, data: bytes) -> bool:
-        found = bytearray()
-        try:
-            async for chunk in self.get_stream(key, max_bytes=len(data)):
-                found += chunk
-        except (LimitExceeded, NotFound):
+            found = await self.get_bytes(info.key, max_bytes=len(data))
+        except LimitExceeded:
             return False
-        return bytes(found) == data
+        return found is not None and found[1] == data
+
+    async def read_back(self, key: str) -> tuple[int, str]:
+        attempts = Attempts(self._policy)
+        while True:
+            try:
+                return await self.hash_object(key)
+            except NotFound as error:
+                if error.stable_code != "object_not_found":
+                    raise
+            await attempts.failed(_not_there_yet())
 
     async def put_file(self, key: str, path: Path) -> ObjectInfo:
         check_key(key)
@@ -191,10 +220,10 @@ class BucketStore(ObjectStore):
             finally:
                 source.close()
             await attempts.failed(failure)
-        stored = await self.head(key)
-        if stored is None or stored.size != size:
-            found = "nothing" if stored is None else f"{stored.size} bytes"
-            raise IntegrityError(f"after the upload of {size} bytes object storage holds {found}")
+        while (stored := await self.head(key)) is None:
+            await attempts.failed(_not_there_yet())
+        if stored.size != size:
+            raise IntegrityError(f"after the upload of {size} bytes object storage holds {stored.size} bytes")
         return ObjectInfo(key, size, etag)
 
     async def _upload(self, key: str, source: _Source, part: int) -> str | None:
@@ -278,6 +307,10 @@ class _Source:
             self._file.close()
 
 
+def _not_there_yet() -> StorageFailure:
+    return StorageFailure("object storage does not show an object that it has just stored", code="storage_unavailable")
+
+
 def _check_size(size: int, start: int, max_bytes: int | None) -> None:
     if max_bytes is not None and size > max_bytes:
         raise LimitExceeded(
@@ -287,38 +320,3 @@ def _check_size(size: int, start: int, max_bytes: int | None) -> None:
         )
     if start and start >= size:
         raise RangeNotSatisfiable(f"the object has {size} bytes, the requested start is {start}")
-
-
-def _client(bucket: str, access: S3Access, policy: RetryPolicy, *, retries: int) -> S3Store:
-    options: dict[str, Any] = {
-        "allow_http": access.allow_http,
-        "connect_timeout": timedelta(seconds=policy.connect_timeout_s),
-        "read_timeout": timedelta(seconds=policy.read_timeout_s),
-        "timeout": timedelta(days=1),  # the library's 30 s would cut a long body; silence is what read_timeout ends
-    }
-    credential = {
-        "access_key_id": access.access_key_id,
-        "secret_access_key": access.secret_access_key,
-        "token": access.session_token,
-        "expires_at": None,
-    }
-    return S3Store(
-        bucket,
-        endpoint=access.endpoint,
-        aws_endpoint_url_s3=access.endpoint,  # else a variable of that name would win over ours
-        region=access.region,
-        virtual_hosted_style_request=False,
-        skip_signature=False,
-        disable_bulk_delete=True,
-        credential_provider=lambda: credential,  # type: ignore[arg-type]
-        client_options=options,  # type: ignore[arg-type]
-        retry_config={
-            "max_retries": retries,
-            "retry_timeout": timedelta(seconds=policy.deadline_s),
-            "backoff": {
-                "init_backoff": timedelta(seconds=policy.base_s),
-                "max_backoff": timedelta(seconds=policy.cap_s),
-                "base": 2,
-            },
-        },
-    )

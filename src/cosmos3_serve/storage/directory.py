@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
 
-from cosmos3_serve.errors import LimitExceeded, RangeNotSatisfiable, StorageFailure
+from cosmos3_serve.errors import Conflict, LimitExceeded, RangeNotSatisfiable, StorageFailure, UsageError
 from cosmos3_serve.storage import files
-from cosmos3_serve.storage.store import CHUNK_BYTES, ObjectInfo, ObjectStore
+from cosmos3_serve.storage.files import NOT_WRITABLE
+from cosmos3_serve.storage.store import CHUNK_BYTES, PROBES, ObjectInfo, ObjectStore, Proof, no_conditional_put
 from cosmos3_serve.storage.uri import check_key
 
 LIST_PAGE = 500
@@ -45,11 +47,7 @@ class DirectoryStore(ObjectStore):
             try:
                 size = os.fstat(handle).st_size
                 if max_bytes is not None and size > max_bytes:
-                    raise LimitExceeded(
-                        f"the object has {size} bytes, the limit is {max_bytes}",
-                        remedy="use a smaller object, or raise the limit",
-                        code="object_too_large",
-                    )
+                    raise _too_large(size, max_bytes)
                 if start and start >= size:
                     raise RangeNotSatisfiable(f"the object has {size} bytes, the requested start is {start}")
                 position = start
@@ -64,30 +62,74 @@ class DirectoryStore(ObjectStore):
         except OSError as error:
             raise files.failure("read the object", error) from None
 
+    async def get_bytes(self, key: str, *, max_bytes: int) -> tuple[ObjectInfo, bytes] | None:
+        path = self._path(key)
+
+        def read() -> tuple[ObjectInfo, bytes] | None:
+            try:
+                handle = _open_regular(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            with os.fdopen(handle, "rb") as file:
+                stat = os.fstat(handle)
+                if stat.st_size > max_bytes:
+                    raise _too_large(stat.st_size, max_bytes)
+                return _info(key, stat), file.read(max_bytes)
+
+        try:
+            return await files.in_thread(read)
+        except OSError as error:
+            raise files.failure("read the object", error) from None
+
     async def put_bytes(self, key: str, data: bytes, *, create: bool = False) -> ObjectInfo:
-        return await self._store(key, [data], create=create)
+        return await self._store(key, [data], files.publish_new if create else files.publish)
+
+    async def swap(self, key: str, data: bytes, expected: ObjectInfo) -> ObjectInfo:
+        def publish(part: Path, path: Path) -> None:
+            files.publish_swap(part, path, lambda stat: S_ISREG(stat.st_mode) and _tag(stat) == expected.etag)
+
+        return await self._store(key, [data], publish)
 
     async def put_file(self, key: str, path: Path) -> ObjectInfo:
-        return await self._store(key, _chunks_of(path))
+        return await self._store(key, _chunks_of(path), files.publish)
 
-    async def _store(self, key: str, chunks: Iterable[bytes], *, create: bool = False) -> ObjectInfo:
+    async def prove(self, prefix: str = "", *, swap: bool = False) -> Proof:
+        folder = self._path(f"{prefix}/{PROBES}" if prefix else PROBES)
+        made = await files.in_thread(files.missing_directories, folder)
+        try:
+            return await super().prove(prefix, swap=swap)
+        except StorageFailure as error:
+            if error.stable_code != NOT_WRITABLE:
+                raise
+            raise UsageError(
+                f"nothing can be written at the local directory: {error.detail}",
+                remedy="name a directory that this user can create and write to",
+                code=NOT_WRITABLE,
+            ) from None
+        finally:
+            await files.in_thread(files.remove_empty, [folder, *made])
+
+    async def _store(self, key: str, chunks: Iterable[bytes], publish: Callable[[Path, Path], None]) -> ObjectInfo:
         path = self._path(key)
         part = files.part_of(path)
         try:
-            await files.in_thread(files.make_parents, path)
-            handle = await files.in_thread(files.create_part, part)
+            handle = await files.in_thread(files.create_with_parents, part)
             try:
                 # One short thread call a chunk, so that a cancelled copy ends at the next one.
                 pieces = iter(chunks)
                 while piece := await files.in_thread(next, pieces, b""):
                     await files.in_thread(files.write_all, handle, piece)
                 await files.in_thread(os.fsync, handle)
+                await files.in_thread(publish, part, path)
                 stat = os.fstat(handle)
             finally:
                 os.close(handle)
-            await files.in_thread(files.publish, part, path, create=create)
+        except files.Swapped:
+            raise Conflict("the object was replaced or removed meanwhile", code="precondition_failed") from None
+        except files.Unsupported as error:
+            raise no_conditional_put(f"the file system cannot: {error.strerror}") from None
         except OSError as error:
-            raise files.failure("store the object", error) from None
+            raise files.write_failure("store the object", error) from None
         finally:
             await files.in_thread(files.discard, part)
         return _info(key, stat)
@@ -106,7 +148,7 @@ class DirectoryStore(ObjectStore):
     async def delete(self, key: str) -> None:
         path = self._path(key)
         try:
-            await files.in_thread(path.unlink)
+            await files.in_thread(files.remove, path)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
@@ -129,8 +171,19 @@ class DirectoryStore(ObjectStore):
 
 
 def _info(key: str, stat: os.stat_result) -> ObjectInfo:
-    tag = f'"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"'
-    return ObjectInfo(key, stat.st_size, tag, stat.st_mtime)
+    return ObjectInfo(key, stat.st_size, _tag(stat), stat.st_mtime)
+
+
+def _tag(stat: os.stat_result) -> str:
+    return f'"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"'
+
+
+def _too_large(size: int, max_bytes: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"the object has {size} bytes, the limit is {max_bytes}",
+        remedy="use a smaller object, or raise the limit",
+        code="object_too_large",
+    )
 
 
 def _open_regular(path: Path) -> int:
@@ -158,4 +211,5 @@ def _walk(top: Path, prefix: str) -> Iterator[ObjectInfo]:
         if entry.is_dir():
             yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
         elif entry.is_file() and not files.is_part(entry.name):
-            yield _info(prefix + entry.name, entry.stat())
+            with suppress(FileNotFoundError):  # removed meanwhile
+                yield _info(prefix + entry.name, entry.stat())

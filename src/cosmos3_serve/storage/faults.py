@@ -8,6 +8,7 @@ from typing import NoReturn
 from obstore import exceptions
 
 from cosmos3_serve.errors import Conflict, Cosmos3Error, NotFound, RangeNotSatisfiable, StorageFailure
+from cosmos3_serve.storage.store import no_conditional_put
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _S3_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
@@ -17,28 +18,21 @@ _PASSING_CODES = frozenset(
 )
 
 
-# What stores say that do not know `If-None-Match` on a PUT; other 400s have other reasons.
+# What stores say that do not know conditions on a PUT; other 400s have other reasons.
 _UNKNOWN_CONDITION = frozenset({"", "InvalidArgument", "InvalidRequest", "BadRequest"})
 
 
-def no_conditional_put(detail: str) -> StorageFailure:
-    """Without it a publication could be overwritten or be there before it is true: there is no safe way around it."""
-    return StorageFailure(
-        detail,
-        code="conditional_put_unsupported",
-        remedy="use a store that keeps `If-None-Match: *` on PUT (Amazon S3 and most others do), or publish to a local "
-        "directory and copy it from there",
-    )
-
-
-def translate(error: Exception, action: str, *, create: bool = False) -> Cosmos3Error:
+def translate(error: Exception, action: str, *, conditional: bool = False) -> Cosmos3Error:
     """The typed failure for an exception of the S3 client; `action` completes "cannot …".
 
     Args:
-        create: it was a PUT that demanded a free key.
+        conditional: it was a PUT with `If-None-Match: *` or `If-Match`.
     """
     status, s3_code = _evidence(str(error))
     shown = f" ({s3_code or f'HTTP {status}'})" if s3_code or status else ""
+    if isinstance(error, exceptions.PreconditionError) and conditional and s3_code != "NoSuchBucket":
+        # `If-Match` on an object that is gone: S3 answers 404
+        return Conflict(f"cannot {action}: the object was replaced or removed meanwhile", code="precondition_failed")
     if isinstance(error, FileNotFoundError | exceptions.NotFoundError) or status == 404:
         if s3_code == "NoSuchBucket":
             return NotFound(
@@ -63,8 +57,9 @@ def translate(error: Exception, action: str, *, create: bool = False) -> Cosmos3
             code="storage_denied",
             remedy="check the credentials, their permission on this bucket, and the clock of this machine",
         )
-    if create and (status == 501 or s3_code == "NotImplemented" or (status == 400 and s3_code in _UNKNOWN_CONDITION)):
-        return no_conditional_put(f"cannot {action}: object storage refuses a PUT that demands a free key ({status})")
+    unknown = status == 501 or s3_code == "NotImplemented" or (status == 400 and s3_code in _UNKNOWN_CONDITION)
+    if conditional and unknown:
+        return no_conditional_put(f"cannot {action}: object storage refuses a conditional PUT ({status})")
     if status == 416:
         return RangeNotSatisfiable(f"cannot {action}: the object is shorter than the requested start")
     if status in _PASSING_STATUS or s3_code in _PASSING_CODES:

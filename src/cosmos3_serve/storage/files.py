@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
+import fcntl
 import os
 import re
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -16,6 +18,12 @@ from cosmos3_serve.errors import Conflict, NotFound, StorageFailure
 
 P = ParamSpec("P")
 T = TypeVar("T")
+TRIES = 5
+AT_FDCWD, RENAME_NOREPLACE = -100, 1  # linux/fcntl.h, linux/fs.h
+NOT_WRITABLE = "location_not_writable"
+_NOT_WRITABLE = frozenset(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
+)
 _PART = re.compile(r"\.[0-9a-f]{32}\.part\Z")
 
 
@@ -56,14 +64,30 @@ def write_all(handle: int, data: bytes | memoryview) -> None:
         view = view[os.write(handle, view) :]
 
 
+def create_with_parents(part: Path) -> int:
+    """`make_parents` and `create_part`, again where another process removes an empty directory in between."""
+    for tries in range(TRIES):
+        try:
+            make_parents(part)
+            return create_part(part)
+        except FileNotFoundError:
+            if tries == TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def missing_directories(directory: Path) -> list[Path]:
+    """`directory` and those above it that do not exist, deepest first."""
+    missing = []
+    while not directory.is_dir() and directory != directory.parent:
+        missing.append(directory)
+        directory = directory.parent
+    return missing
+
+
 def make_parents(path: Path) -> None:
     """Create the missing directories above `path`, each entry on disk before the next is used."""
-    missing = []
-    parent = path.parent
-    while not parent.is_dir():
-        missing.append(parent)
-        parent = parent.parent
-    for directory in reversed(missing):
+    for directory in reversed(missing_directories(path.parent)):
         try:
             directory.mkdir()
         except FileExistsError:
@@ -72,25 +96,107 @@ def make_parents(path: Path) -> None:
         sync_directory(directory.parent)
 
 
-def publish(part: Path, path: Path, *, create: bool = False) -> None:
-    """Give a finished part its name; with `create`, only if the name is free.
+class Unsupported(OSError):
+    """The file system cannot do what a conditional write needs."""
+
+
+def publish(part: Path, path: Path) -> None:
+    """Give a finished part its name, replacing what has it."""
+    with _locked(path.parent):
+        _replace(part, path)
+
+
+def publish_new(part: Path, path: Path) -> None:
+    """Give a finished part its name if the name is free. Unlike with O_EXCL, no reader ever sees a half-written file.
 
     Raises:
-        FileExistsError: with `create`, the name is taken.
+        FileExistsError: the name is taken.
+        Unsupported: the file system has neither hard links nor a rename that does not replace.
     """
-    if create:
-        try:
-            os.link(part, path)  # unlike O_EXCL on the name itself, no reader ever sees a half-written file
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-                raise
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # no hard links here: claim the name
-            part.replace(path)
-        else:
-            part.unlink()
+    try:
+        os.link(part, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        _rename_no_replace(part, path)
     else:
-        part.replace(path)
+        part.unlink()
     sync_directory(path.parent)
+
+
+def publish_swap(part: Path, path: Path, expected: Callable[[os.stat_result], bool]) -> None:
+    """Give a finished part the name of a file that is still as `expected`.
+
+    Raises:
+        Swapped: the file was replaced or removed.
+        Unsupported: the file system has no locks.
+    """
+    with _locked(path.parent) as locked:
+        if not locked:
+            raise Unsupported(errno.ENOLCK, "it has no locks on directories")
+        try:
+            unchanged = expected(path.lstat())
+        except FileNotFoundError:
+            unchanged = False
+        if not unchanged:
+            raise Swapped
+        _replace(part, path)
+
+
+class Swapped(Exception):
+    """The file is no longer the expected version."""
+
+
+def remove(path: Path) -> None:
+    with _locked(path.parent):
+        path.unlink()
+
+
+def remove_empty(directories: Iterable[Path]) -> None:
+    """Remove those that are empty, in the order given."""
+    for directory in directories:
+        with suppress(OSError):
+            directory.rmdir()
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[bool]:
+    """Hold the directory's lock: a swap looks and replaces under it, so every other change of a name waits for it.
+
+    Yields whether there is such a lock; some network file systems have none.
+    """
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(handle)
+
+
+def _replace(part: Path, path: Path) -> None:
+    with suppress(FileNotFoundError):
+        # Versions of one name must differ in more than an inode, which is reused: each is newer than the one before.
+        old, new = path.lstat(), part.stat()
+        if new.st_mtime_ns <= old.st_mtime_ns:
+            os.utime(part, ns=(new.st_atime_ns, old.st_mtime_ns + 1))
+    part.replace(path)
+    sync_directory(path.parent)
+
+
+def _rename_no_replace(part: Path, path: Path) -> None:
+    """renameat2(RENAME_NOREPLACE), which FAT, exFAT, SMB and many FUSE file systems have in place of hard links."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        raise Unsupported(errno.ENOSYS, "it has no hard links")
+    if rename(AT_FDCWD, os.fsencode(part), AT_FDCWD, os.fsencode(path), RENAME_NOREPLACE):
+        number = ctypes.get_errno()
+        if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP):
+            raise Unsupported(number, "it has neither hard links nor a rename that does not replace")
+        raise OSError(number, os.strerror(number))
 
 
 def discard(part: Path) -> None:
@@ -109,12 +215,19 @@ def sync_directory(directory: Path) -> None:
 
 
 def failure(action: str, error: OSError) -> StorageFailure | NotFound | Conflict:
-    """An OSError as a typed failure; the text names the reason, never a path."""
+    """An OSError of a read as a typed failure; the text names the reason, never a path."""
     if isinstance(error, FileNotFoundError):
         return NotFound("there is no such object", code="object_not_found")
+    if isinstance(error, PermissionError):
+        return StorageFailure(f"cannot {action}: {reason(error)}", code="storage_denied")
+    return write_failure(action, error)
+
+
+def write_failure(action: str, error: OSError) -> StorageFailure | Conflict:
+    """An OSError of a write, where a missing path is no missing object."""
     if isinstance(error, FileExistsError):
         return Conflict("the object exists already", code="object_exists")
-    code = "storage_denied" if isinstance(error, PermissionError) else "storage_failed"
+    code = NOT_WRITABLE if error.errno in _NOT_WRITABLE else "storage_failed"
     return StorageFailure(f"cannot {action}: {reason(error)}", code=code)
 
 

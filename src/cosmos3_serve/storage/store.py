@@ -1,6 +1,6 @@
 """The interface to stored objects, streamed with bounded memory: `bucket.py` and `directory.py` implement it.
 
-`download` and `hash_object` are written once here, over `get_stream`.
+`prove`, `download` and `hash_object` are written once here, over what the stores provide.
 """
 
 from __future__ import annotations
@@ -8,16 +8,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import secrets
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmos3_serve.errors import IntegrityError, StorageFailure
+from cosmos3_serve.errors import Conflict, IntegrityError, StorageFailure
 from cosmos3_serve.storage import files
 
 CHUNK_BYTES = 1024 * 1024
+PROBES = ".cosmos3-probes"  # folder of the objects that proofs use
+PROBE_KEPT_S = 3600.0  # a proof takes seconds: what is older was left by a killed process
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +36,28 @@ class ObjectInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """What `prove` found out about a store: whether keys that differ only by case are different objects."""
+
+    case_sensitive: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Downloaded:
     """A finished download: bytes written and their SHA-256 (64 lower hex)."""
 
     size: int
     sha256: str
+
+
+def no_conditional_put(detail: str) -> StorageFailure:
+    """Without conditions a publication could be overwritten, or appear before it is true: there is no safe fallback."""
+    return StorageFailure(
+        detail,
+        code="conditional_put_unsupported",
+        remedy="use a store that keeps `If-None-Match: *` and `If-Match` on PUT (Amazon S3 and most others do) or a "
+        "file system with hard links; or publish to a local directory and copy it from there",
+    )
 
 
 class ObjectStore(ABC):
@@ -65,11 +86,29 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
+    async def get_bytes(self, key: str, *, max_bytes: int) -> tuple[ObjectInfo, bytes] | None:
+        """One version of a small object, as `swap` takes it, and its bytes; None where there is none.
+
+        Raises:
+            LimitExceeded: code `object_too_large`: more than `max_bytes`.
+        """
+
+    @abstractmethod
     async def put_bytes(self, key: str, data: bytes, *, create: bool = False) -> ObjectInfo:
         """Store `data` atomically. With `create`, only if the key is free.
 
         Raises:
-            Conflict: code `object_exists`, with `create` only.
+            Conflict: code `object_exists`, with `create` only: there is an object at the key. S3's passing conflict
+                (409 ConditionalRequestConflict, the key still free) is retried and never raised as one.
+        """
+
+    @abstractmethod
+    async def swap(self, key: str, data: bytes, expected: ObjectInfo) -> ObjectInfo:
+        """Compare and swap: replace the object if it is still the version that `expected` (from this store) describes.
+
+        Raises:
+            Conflict: code `precondition_failed`: it was replaced or removed; passing conflicts as in `put_bytes`.
+            StorageFailure: code `conditional_put_unsupported`: this store cannot.
         """
 
     @abstractmethod
@@ -88,12 +127,60 @@ class ObjectStore(ABC):
     async def check(self) -> None:
         """Prove that the root is there and may be listed (a directory that can still be created counts)."""
 
-    async def prove_create(self, key: str) -> None:  # noqa: B027 - most stores need no proof
-        """Prove that `put_bytes(create=True)` is kept, on a `key` for this alone; a local filesystem keeps it always.
+    async def prove(self, prefix: str = "", *, swap: bool = False) -> Proof:
+        """Prove below `prefix` that objects can be created, only once, read back unaltered and removed.
+
+        Each proof uses an object of its own, so any number may run at once, and removes what killed ones left.
+
+        Args:
+            swap: prove compare-and-swap as well.
 
         Raises:
-            StorageFailure: code `conditional_put_unsupported`: refused, or accepted and not kept.
+            UsageError: code `location_not_writable`: nothing can be written at a local directory.
+            StorageFailure: code `conditional_put_unsupported`: a condition is refused, or accepted and not kept.
+            IntegrityError: other bytes came back.
         """
+        folder = f"{prefix}/{PROBES}" if prefix else PROBES
+        name, data = f"probe-{secrets.token_hex(8)}", secrets.token_bytes(32)
+        key = f"{folder}/{name}"
+        try:
+            stored = await self._condition_kept(self.put_bytes(key, data, create=True), kept=True)
+            await self._condition_kept(self.put_bytes(key, b"a second create", create=True), kept=False)
+            if await self.read_back(key) != (len(data), hashlib.sha256(data).hexdigest()):
+                raise IntegrityError("the store gives back other bytes than were written to it")
+            if swap:
+                await self._condition_kept(self.swap(key, b"swapped", stored), kept=True)
+                await self._condition_kept(self.swap(key, b"swapped twice", stored), kept=False)
+            return Proof(case_sensitive=await self.head(f"{folder}/{name.upper()}") is None)
+        finally:
+            with suppress(StorageFailure):  # some may write and neither delete nor list
+                await self.delete(key)
+                await self._remove_old(folder, time.time() - PROBE_KEPT_S)
+
+    async def _remove_old(self, folder: str, before: float) -> None:
+        async for info in self.list(folder):
+            if info.modified is not None and info.modified < before:
+                await self.delete(info.key)
+
+    async def _condition_kept(self, put: Awaitable[ObjectInfo], *, kept: bool) -> ObjectInfo:
+        """Await a conditional put whose condition is true (`kept`) or false."""
+        try:
+            stored = await put
+        except Conflict:
+            if not kept:
+                return ObjectInfo("", 0)
+            raise no_conditional_put("the store refuses a conditional PUT although its condition is true") from None
+        if not kept:
+            raise no_conditional_put("the store overwrites an object although the condition of the PUT is false")
+        return stored
+
+    async def read_back(self, key: str) -> tuple[int, str]:
+        """`hash_object` of an object that this process has just written: a 404 is a passing fault and retried.
+
+        Raises:
+            StorageFailure: code `storage_unavailable`: it did not appear.
+        """
+        return await self.hash_object(key)
 
     async def hash_object(self, key: str) -> tuple[int, str]:
         """Size in bytes and SHA-256 of what a reader gets back, by streaming it."""

@@ -17,7 +17,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from secrets import token_hex
 
 import structlog
 
@@ -101,7 +100,7 @@ class SharedShelf:
             StorageFailure, NotFound: it is not; the service does not start on it.
         """
         await self._place.store.check()
-        await self._place.store.prove_create(self._place.key(f"probe-{token_hex(8)}"))
+        await self._place.store.prove(self._place.prefix)
 
     async def sweep(self) -> None:
         async with _typed("sweep"):
