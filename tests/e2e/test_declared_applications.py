@@ -1,4 +1,10 @@
-"""The generator as the rendered RayService declares it, on a real Ray cluster here: built, ready, drained."""
+"""The generator as the rendered RayService declares it, guardrails on, on a real Ray cluster here.
+
+Built, ready, checked, drained.
+
+The environment is the rendered pods' own, with a folder of the test in place of the mounted model cache. Doubles: the
+Hub, the guardrail packages and their deciders.
+"""
 
 import json
 import os
@@ -9,25 +15,37 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
-from support import declared
+from support import declared, declared_guarded
+from support.guard import BLOCK
+from support.guardrail_hub import REVISION_1_0, guardrail_repos
+from support.hub import StubHub, stub_hub
 from support.manifests import KUBERAY_SET
 from support.service import images, shared_cache
 
 from cosmos3_serve.deploy.render import render
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-CPU = ("settings.guardrails=off", "settings.device=cpu", "settings.checkpoint=tiny", "worker.gpus=0")
+CPU = ("settings.device=cpu", "settings.checkpoint=tiny", "worker.gpus=0")
+REVISION = f"settings.guardrail_revision={REVISION_1_0}"
+PRODUCT = "cosmos3_serve.generator.application"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, dict[str, str]]]:
+def hub() -> Iterator[StubHub]:
+    with stub_hub(guardrail_repos()) as stub:
+        yield stub
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, hub: StubHub) -> Iterator[tuple[httpx.Client, dict[str, str]]]:
     folder = tmp_path_factory.mktemp("declared")
-    files = render("kuberay", service="generator", sets=(*KUBERAY_SET, *CPU), parts=["deploy"])
+    files = render("kuberay", service="generator", sets=(*KUBERAY_SET, *CPU, REVISION), parts=["deploy"])
     (service,) = [d for f in files for d in f.documents if d["kind"] == "RayService"]
     config: dict[str, Any] = yaml.safe_load(service["spec"]["serveConfigV2"])
     with socket.socket() as probe:
@@ -35,10 +53,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Cl
         port = probe.getsockname()[1]
     for app in config["applications"]:  # what a pod's mounts and network are elsewhere
         app["args"] |= {"host": "127.0.0.1", "port": port, "output_path": str(folder / "outputs")}
+        assert app["import_path"].startswith(f"{PRODUCT}:build")
+        app["import_path"] = app["import_path"].replace(PRODUCT, declared_guarded.__name__)
     (folder / "config.json").write_text(json.dumps(config))
     token = secrets.token_urlsafe(24)
+    tests = Path(__file__).parents[1]
+    path = [str(tests), str(tests / "support" / "packages"), os.environ.get("PYTHONPATH", "")]
     environ = {
         **os.environ,
+        **_pod_environ(service, folder / "model-cache"),
+        **hub.environ(),
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "HOME": str(folder),
         "NPA_COSMOS3_RAY_TOKEN": token,
         "COSMOS3_CACHE_DIR": str(shared_cache(tmp_path_factory)),
@@ -63,6 +88,16 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Cl
         process.wait(120)
 
 
+def _pod_environ(service: dict[str, Any], cache: Path) -> dict[str, str]:
+    """The variables of the rendered head, where the builders run, with `cache` in place of the mount."""
+    pod = service["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    found = {e["name"]: e["value"] for e in pod["env"] if "value" in e}
+    mount = found["NPA_MODEL_CACHE_DIR"]
+    inside = {name: value.replace(mount, str(cache)) for name, value in found.items() if value.startswith(mount)}
+    assert inside["NLTK_DATA"] == str(cache / "nltk")
+    return inside
+
+
 def _ready(http: httpx.Client) -> bool:
     try:
         return http.get("/ready").status_code == 200
@@ -73,9 +108,15 @@ def _ready(http: httpx.Client) -> bool:
 def test_a_batch_runs_and_the_hook_lets_a_running_one_end(running: tuple[httpx.Client, dict[str, str]]) -> None:
     http, environ = running
     assert httpx.get(f"{http.base_url}/ready").status_code == 401
-    answer = http.post("/v1/batches", json={"samples": images("a", "b")})
+    report = http.get("/ready").json()
+    assert (report["guardrails"], report["guardrails_effective"]) == (True, True)
+    answer = http.post("/v1/batches", json={"samples": [*images("a"), *images("b", prompt=f"a ball {BLOCK}")]})
     assert answer.status_code == 200, answer.text
-    assert [sample["state"] for sample in answer.json()["samples"]] == ["succeeded", "succeeded"]
+    passed, blocked = answer.json()["samples"]
+    assert (passed["state"], blocked["code"]) == ("succeeded", "guardrail_blocked")
+    checks = {row["check"]: row["decision"] for row in passed["guardrails"]["checks"]}
+    assert checks["prompt.blocklist"] == checks["prompt.qwen3guard"] == "passed"
+    assert checks["media.face_blur"] == "altered"
 
     # The preStop hook of the rendered pods, in the middle of a generation.
     answers: list[httpx.Response] = []

@@ -5,8 +5,10 @@ import json
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.hub import GOOD_TOKEN, OTHER_TOKEN, Repo, StubHub, stub_hub
@@ -16,7 +18,7 @@ from cosmos3_serve.weights import nltk_data as module
 from cosmos3_serve.weights.assets import GUARDRAIL1
 from cosmos3_serve.weights.hub_env import Hub
 from cosmos3_serve.weights.manifest import HashCache
-from cosmos3_serve.weights.nltk_data import MARKER, check, export, materialize
+from cosmos3_serve.weights.nltk_data import MARKER, adopt, check, export, materialize
 
 FILES = {
     "blocklist/nltk_data/tokenizers/punkt_tab/english/collocations.tab": b"stub tokens",
@@ -260,8 +262,25 @@ def test_nltk_data_is_set_first_and_in_time(tmp_path: Path) -> None:
     export(tmp_path, environ, modules=())
     assert environ["NLTK_DATA"] == f"{tmp_path}{os.pathsep}/old"
     export(tmp_path, environ, modules=("nltk", "ray"))  # nothing left to set: nothing to be late for
-    for loaded in ("nltk", "ray"):
-        assert refused(lambda name=loaded: export(tmp_path, {}, modules=(name,))) == "runtime_invalid"
+    assert refused(lambda: export(tmp_path, {}, modules=("nltk",))) == "runtime_invalid"
+
+
+def test_ray_may_run_already(tmp_path: Path) -> None:
+    """Where a cluster's own tools deploy, the start's checks run inside Ray."""
+    environ = {"NLTK_DATA": "/cache/nltk"}
+    export(tmp_path, environ, modules=("ray",))
+    assert environ["NLTK_DATA"] == f"{tmp_path}{os.pathsep}/cache/nltk"
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_a_replica_adopts_the_data(imported: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NLTK_DATA", "/cache/nltk")
+    double = SimpleNamespace(data=SimpleNamespace(path=["/cache/nltk", str(tmp_path)]))
+    monkeypatch.setitem(sys.modules, "nltk", double if imported else None)
+    adopt(tmp_path)
+    assert os.environ["NLTK_DATA"] == f"{tmp_path}{os.pathsep}/cache/nltk"
+    if imported:
+        assert double.data.path == [str(tmp_path), "/cache/nltk"]
 
 
 def test_check_reads_all_of_it(make: Callable[..., Path]) -> None:

@@ -16,7 +16,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -71,21 +71,34 @@ def materialize(asset: Asset, hub: Hub, hashes: HashCache) -> Path:
 
 
 def export(target: Path, environ: MutableMapping[str, str], *, modules: Iterable[str] | None = None) -> None:
-    """Put the folder first in `NLTK_DATA`.
+    """Put the folder first in `NLTK_DATA`, for this process and for those that inherit its environment.
+
+    Ray may run already: its workers do not inherit this environment, and each that uses NLTK calls `adopt`.
 
     Raises:
-        GuardrailsUnavailable: `guardrail_tokenizer_runtime_invalid`: NLTK or Ray was imported before, and would not
-            hear of it.
+        GuardrailsUnavailable: `guardrail_tokenizer_runtime_invalid`: NLTK was imported before and has read another
+            value.
     """
-    old = [part for part in environ.get("NLTK_DATA", "").split(os.pathsep) if part and part != str(target)]
-    wanted = os.pathsep.join([str(target), *old])
+    wanted = _first(target, environ)
     if environ.get("NLTK_DATA") == wanted:
         return
-    loaded = {"nltk", "ray"} & set(sys.modules if modules is None else modules)
-    if loaded:
-        names = " and ".join(sorted(loaded))
-        raise _refusal("runtime_invalid", f"NLTK_DATA would be set too late: {names} was imported before")
+    if "nltk" in (sys.modules if modules is None else modules):
+        raise _refusal("runtime_invalid", "NLTK_DATA would be set too late: nltk was imported before")
     environ["NLTK_DATA"] = wanted
+
+
+def adopt(target: Path) -> None:
+    """Put the folder first where NLTK looks in this process, whether or not NLTK is imported yet."""
+    os.environ["NLTK_DATA"] = _first(target, os.environ)
+    loaded = sys.modules.get("nltk")
+    if loaded is not None:
+        paths: list[str] = loaded.data.path
+        paths[:] = [str(target), *(path for path in paths if path != str(target))]
+
+
+def _first(target: Path, environ: Mapping[str, str]) -> str:
+    old = [part for part in environ.get("NLTK_DATA", "").split(os.pathsep) if part and part != str(target)]
+    return os.pathsep.join([str(target), *old])
 
 
 def check(target: Path, asset: Asset) -> None:

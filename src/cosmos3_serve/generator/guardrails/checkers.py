@@ -16,6 +16,7 @@ from cosmos3_serve.errors import GuardrailsUnavailable
 from cosmos3_serve.generator.guardrails.packages import load_blocklist
 from cosmos3_serve.generator.guardrails.text_guard import TextChecker
 from cosmos3_serve.weights.guardrail_assets import EXACT, OPT_OUT, WORDS, GuardrailFiles
+from cosmos3_serve.weights.nltk_data import adopt
 
 Controversial = Literal["block", "pass"]
 Loaded = TypeVar("Loaded")
@@ -103,6 +104,7 @@ def load_checkers(files: GuardrailFiles, controversial: Controversial) -> list[T
     """
     # Whatever the packages would fetch by themselves: everything that may be used is on disk already.
     os.environ["HF_HUB_OFFLINE"] = "1"
+    adopt(files.nltk_data)  # where a cluster's own tools deploy, this process inherits no NLTK_DATA of ours
     blocklist = _loaded("blocklist", lambda: Blocklist(load_blocklist(files), files))
     classifier = _loaded("qwen3guard", lambda: _qwen(files, controversial))
     _tried("blocklist", lambda: blocklist.prove(files.snapshot))
