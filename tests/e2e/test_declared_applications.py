@@ -66,6 +66,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, hub: StubHub) -> Iterator[
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "HOME": str(folder),
         "NPA_COSMOS3_RAY_TOKEN": token,
+        "RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": 4}),  # a worker pod's: each deployment asks for one
         "COSMOS3_CACHE_DIR": str(shared_cache(tmp_path_factory)),
     }
     command = [sys.executable, declared.__file__, str(folder / "config.json")]
@@ -81,6 +82,10 @@ def running(tmp_path_factory: pytest.TempPathFactory, hub: StubHub) -> Iterator[
             until = time.monotonic() + 400
             while not _ready(http):
                 assert process.poll() is None and time.monotonic() < until, (folder / "log").read_text()[-3000:]
+                process.stdin.write("status\n")
+                process.stdin.flush()
+                applications = json.loads(process.stdout.readline())
+                assert not any(status == "DEPLOY_FAILED" for status, _ in applications.values()), applications
                 time.sleep(1.0)
             yield http, {**environ, **reach}
     finally:

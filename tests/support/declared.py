@@ -26,7 +26,8 @@ def main() -> None:
         print(json.dumps({"RAY_ADDRESS": address, **{n: os.environ[n] for n in names}}), flush=True)
         for line in sys.stdin:
             if line.strip() == "status":
-                print(json.dumps({n: str(a.status) for n, a in serve.status().applications.items()}), flush=True)
+                found = serve.status().applications.items()
+                print(json.dumps({name: [app.status.value, app.message] for name, app in found}), flush=True)
 
 
 if __name__ == "__main__":
