@@ -95,12 +95,12 @@ def qualifiers(seen: Seen, found: TargetVerdict | None) -> list[str]:
     return [name for name in QUALIFIERS if holds[name]]
 
 
-def guardrails_applied(manifest: Mapping[str, Any]) -> bool:
-    """Whether every sample's own record says that checks ran on it."""
+def guardrails_applied(manifest: Mapping[str, Any], kind: str = "applied") -> bool:
+    """Whether every sample's own record says that checks ran on it; `kind` may ask for those of texts or outputs."""
     records = manifest.get("samples")
     if not isinstance(records, list) or len(records) < len(SAMPLES):
         return False
-    return all(isinstance(r, Mapping) and (r.get("guardrails") or {}).get("applied") is True for r in records)
+    return all(isinstance(r, Mapping) and (r.get("guardrails") or {}).get(kind) is True for r in records)
 
 
 def failures(seen: Seen) -> list[str]:
@@ -150,6 +150,8 @@ def verdict(seen: Seen, trouble: Sequence[str] = ()) -> dict[str, Any]:
         "guardrails": {
             "configured": seen.ready.get("guardrails"),
             "applied": guardrails_applied(seen.manifest),
+            "texts_applied": guardrails_applied(seen.manifest, "texts_applied"),
+            "outputs_applied": guardrails_applied(seen.manifest, "outputs_applied"),
         },
         "target": hardware.as_dict() if hardware else None,
         "devices": [a.get("name") for a in seen.system.get("accelerators") or [] if isinstance(a, Mapping)],

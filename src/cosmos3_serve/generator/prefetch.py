@@ -17,7 +17,7 @@ from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.admission import Work, resolve_staged
 from cosmos3_serve.generator.batch import Record, sample_failed, sample_staged, sample_state
 from cosmos3_serve.generator.guardrails.gate import TextGate
-from cosmos3_serve.generator.guardrails.record import guard_record
+from cosmos3_serve.generator.guardrails.record import merged
 from cosmos3_serve.generator.ports import Clock
 from cosmos3_serve.generator.scribe import Scribe
 from cosmos3_serve.generator.staging import Stager
@@ -125,7 +125,7 @@ class Prefetch:
                     SampleCode.STAGING_FAILED, f"the input could not be staged ({type(error).__name__})"
                 )
             self._scheduler.withdraw(work.request_id, [work.index])
-            about = {"guardrails": guard_record(True, work.checks)} if work.checks is not None else {}
+            about = {"guardrails": merged(work.checks, {})} if work.checks is not None else {}
             record = sample_failed(work.index, error.sample_code, error.detail, self._clock.now(), **about)
             await self._end(work, record)
         finally:

@@ -190,7 +190,8 @@ def evidence_of(record: Provenance, digest: str, system: Mapping[str, Any] | Non
 
 
 def _sample(index: int, record: SampleRecord, args: Mapping[str, Any]) -> SampleEvidence:
-    checks = record.guardrails.get("checks") or record.guardrails.get("applied")
+    checks = record.guardrails.get("checks")
+    rows = [row for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
     frames, seed = args.get("num_frames"), record.seed
     return SampleEvidence(
         index=index,
@@ -199,7 +200,7 @@ def _sample(index: int, record: SampleRecord, args: Mapping[str, Any]) -> Sample
         code=_code(record.code),
         seed=seed if seed is not None and -(2**63) <= seed < 2**63 else None,
         num_frames=frames if type(frames) is int and 0 <= frames < 2**31 else None,
-        guardrails_applied=len(checks) if isinstance(checks, list) else 0,
+        guardrails_applied=sum(row.get("decision") in ("passed", "altered", "blocked") for row in rows),
         timings_s=_phases(record.timings),
         coalesced=record.wave.coalesced if record.wave else None,
         inference_batch=record.wave.inference_batch if record.wave else None,

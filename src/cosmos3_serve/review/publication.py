@@ -17,6 +17,7 @@ from cosmos3_serve.errors import InputError, IntegrityError, NotFound
 from cosmos3_serve.storage.location import Location, open_store
 
 PROVENANCE = "provenance.json"
+OUTPUT_CHECKS = ("media", "output")  # what begins otherwise is named by the text that was checked
 MAX_PROVENANCE_BYTES = 256 * 1024 * 1024
 
 
@@ -198,8 +199,11 @@ def _guardrails(record: SampleRecord | None, configured: bool | None) -> str:
         return f"guardrails {record.code.removeprefix('guardrail_')}"
     checks = record.guardrails.get("checks") if record else None
     rows = [row for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
-    decided = sum(row.get("decision") in ("passed", "altered", "blocked") for row in rows)
-    return f"guardrails: {decided} applied" if decided else "guardrails on, no record"
+    decided = [str(row.get("check")) for row in rows if row.get("decision") in ("passed", "altered", "blocked")]
+    if not decided:
+        return "guardrails on, no record"
+    outputs = sum(check.startswith(OUTPUT_CHECKS) for check in decided)
+    return f"guardrails: {len(decided) - outputs} text, {outputs} output checks applied"
 
 
 def _matrix(action: object) -> tuple[int, int] | None:

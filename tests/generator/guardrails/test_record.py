@@ -38,6 +38,17 @@ def test_front_and_engine_make_one_record() -> None:
     assert merged([], {"applied": "yes"})["applied"] is False
 
 
+@pytest.mark.parametrize(
+    ("decision", "outputs"),
+    [("passed", True), ("altered", True), ("blocked", True), ("failed", False), ("not_run", False), ("upstream", None)],
+)
+def test_texts_and_outputs_are_told_apart(decision: str, outputs: bool | None) -> None:
+    row = CheckRecord("output.framework", decision).as_dict()  # type: ignore[arg-type]
+    record = merged([PASSED], {"configured": True, "applied": False, "checks": [row]})
+    assert (record["texts_applied"], record["outputs_applied"]) == (True, outputs)
+    assert merged([], {"checks": [row]})["texts_applied"] is False
+
+
 def test_off_stays_as_the_engine_says_it() -> None:
     off = {"configured": False, "applied": False, "checks": [{"check": "media", "decision": "not_run"}]}
     assert merged(None, off) == off

@@ -48,6 +48,9 @@ def guard_record(configured: bool, checks: Iterable[CheckRecord]) -> dict[str, A
 def merged(front: Sequence[CheckRecord] | None, engine: Mapping[str, Any]) -> dict[str, Any]:
     """One record of the text check in front and of what the engine says of its own checks.
 
+    `texts_applied` and `outputs_applied` say for each kind whether any check decided. The latter is None where the
+    output checks are left to the framework, which reports only what it blocks.
+
     Args:
         front: None where there is no text check, because guardrails are off.
         engine: the engine's record, kept as it is but for the three fields that both have.
@@ -57,4 +60,18 @@ def merged(front: Sequence[CheckRecord] | None, engine: Mapping[str, Any]) -> di
     own = guard_record(True, front)
     theirs = engine.get("checks")
     rows = own["checks"] + (theirs if isinstance(theirs, list) else [])
-    return {**engine, "configured": True, "applied": own["applied"] or engine.get("applied") is True, "checks": rows}
+    return {
+        **engine,
+        "configured": True,
+        "applied": own["applied"] or engine.get("applied") is True,
+        "texts_applied": own["applied"],
+        "outputs_applied": _outputs_applied(rows[len(own["checks"]) :]),
+        "checks": rows,
+    }
+
+
+def _outputs_applied(rows: Sequence[object]) -> bool | None:
+    decisions = {row.get("decision") for row in rows if isinstance(row, Mapping)}
+    if decisions & DECIDED:
+        return True
+    return None if "upstream" in decisions else False
