@@ -12,9 +12,13 @@ from typing import Any
 import httpx
 import pytest
 from support.framework_service import DoubleGenerator
+from support.guardrail_hub import guardrail_repos
+from support.hub import stub_hub
 from support.service import client
+from support.upstream_hub import upstream_repos
 
 from cosmos3_serve.contract.wire import FRAMEWORK_BACKEND, FRAMEWORK_REVISION
+from cosmos3_serve.weights.assets import GUARDRAIL1, QWEN_GUARD, WAN_VAE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 LIMIT_S = 6.0
@@ -29,7 +33,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoubleGenerato
         "COSMOS3_DOUBLE_LIMIT_S": str(LIMIT_S),
         "COSMOS3_DRAIN_TIMEOUT_S": "1",
     }
-    with DoubleGenerator(knobs, folder) as running:
+    with stub_hub({**guardrail_repos(), **upstream_repos()}) as hub:
+        DoubleGenerator(hub.environ(), folder).prepare(hub)
+    # The Hub is gone now: what upstream's worker asks for is on the disk, or the service does not start.
+    with DoubleGenerator({**knobs, **hub.environ(), "HF_HUB_OFFLINE": "1"}, folder) as running:
         yield running
 
 
@@ -77,9 +84,18 @@ def test_it_says_which_engine_and_revision_run(http: httpx.Client) -> None:
     assert (ready["backend"], ready["framework_revision"]) == (FRAMEWORK_BACKEND, FRAMEWORK_REVISION)
     assert (ready["target"], ready["target_status"]) == ("cpu", "cpu")  # asked of the worker's machine, not guessed
     assert ready["max_batch_size"] == 8 and ready["model_max_ongoing_requests"] >= 8
+    assert (ready["guardrails"], ready["guardrails_effective"], ready["payload_verified"]) == (True, True, True)
+    assert [row["repo"] for row in ready["assets"]] == [GUARDRAIL1.repo, QWEN_GUARD.repo, WAN_VAE.repo]
     body = post(http, images("w1"))
+    (sample,) = body["samples"]
+    assert (sample["guardrails"]["texts_applied"], sample["guardrails"]["outputs_applied"]) == (True, None)
     assert body["engine"] == {"engine": "framework", "revision": FRAMEWORK_REVISION}
     assert body["backend"] == FRAMEWORK_BACKEND and body["weights"] == "random"
+
+
+def test_upstream_loads_offline_and_no_connection_leaves(service: DoubleGenerator) -> None:
+    assert service.events("loaded")[0] == ["vae", "sound", "sound", "guardrail", "classifier", "nltk"]
+    assert not service.sockets_path.exists(), service.sockets_path.read_text()
 
 
 def test_a_full_batch_of_eight_is_one_coalesced_batch_and_one_inference(

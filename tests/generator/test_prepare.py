@@ -28,12 +28,12 @@ def settings(tmp_path: Path, **fields: object) -> GeneratorSettings:
 
 def test_what_is_fine_comes_back_with_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ready, checkpoint, revision, guardrails = prepare(
-        settings(tmp_path, output_path=Path("out"), cache_dir=Path("cache"))
-    )
+    prepared = prepare(settings(tmp_path, output_path=Path("out"), cache_dir=Path("cache")))
+    ready = prepared.settings
     assert ready.output_path == tmp_path / "out" and ready.output_path.is_dir()
     assert ready.cache_dir == tmp_path / "cache"
-    assert checkpoint.id == "tiny" and revision == "a" * 40 and guardrails is None
+    assert prepared.checkpoint.id == "tiny" and prepared.revision == "a" * 40
+    assert (prepared.guardrails, prepared.upstream, prepared.assets) == (None, None, ())
 
 
 @pytest.mark.parametrize(

@@ -1,43 +1,58 @@
 """Services on the framework engine for tests: on the DOUBLE in this interpreter, or on the real one in its own.
 
-Run as a module it is the service on the double; only the proof of the revision is left out: a double is not the pin.
+Run as a module it is the service on the double. Left out is the proof of the revision, since a double is not the pin;
+the guardrails' packages and deciders are doubles too. With the argument `prepare` it ends once everything is proved.
 """
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from support.guarded_service import use_doubles
+from support.hub import StubHub
+
 from cosmos3_serve.generator.local import LocalGenerator
 from cosmos3_serve.settings import GeneratorSettings
+from cosmos3_serve.weights.assets import NANO
 
 SUPPORT = Path(__file__).parent
 SRC = SUPPORT.parents[1] / "src"
 DOUBLE = SUPPORT / "framework_double"
 CPU = SUPPORT / "framework_cpu"
+SOCKETS = SUPPORT / "sockets"
 REAL_ENV = "COSMOS3_TEST_FRAMEWORK_PYTHON"
 PRETENDED = json.dumps({"GPU": 1, "CPU": 4})  # Ray then places upstream's worker, which asks for a GPU
 
 
 class DoubleGenerator(LocalGenerator):
-    """Our service over the double, which needs no GPU, no torch and no weights."""
+    """Our service over the double, which needs no GPU, no torch and no weights: guardrails on, the checkpoint and all
+    else from a stub Hub (`support.upstream_hub`), no connection to anywhere else."""
 
     def __init__(self, environ: dict[str, str], folder: Path) -> None:
         self.events_path = folder / "events.jsonl"
-        checkpoint = folder / "double-checkpoint"
-        checkpoint.mkdir(parents=True, exist_ok=True)
-        (checkpoint / "config.json").write_text("{}")
-        (checkpoint / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-        (checkpoint / "WEIGHTS.json").write_text('{"weights": "random"}')
+        self.sockets_path = folder / "sockets"
         own = {
             "COSMOS3_ENGINE": "framework",
-            "NPA_COSMOS3_RAY_CHECKPOINT": str(checkpoint),
+            "NPA_COSMOS3_RAY_CHECKPOINT": NANO.repo,
+            "NPA_COSMOS3_RAY_GUARDRAILS": "true",
+            "HF_HOME": str(folder / "huggingface"),
             "COSMOS3_DOUBLE_EVENTS": str(self.events_path),
-            "PYTHONPATH": os.pathsep.join(map(str, (DOUBLE, SRC, SUPPORT.parent))),
+            "COSMOS3_TEST_SOCKETS": str(self.sockets_path),
+            "PYTHONPATH": os.pathsep.join(map(str, (SOCKETS, DOUBLE, SRC, SUPPORT.parent))),
             "RAY_OVERRIDE_RESOURCES": PRETENDED,
         }
         super().__init__(own | environ, folder)
+
+    def prepare(self, hub: StubHub) -> None:
+        """The part of a start that needs the Hub, and no more."""
+        command = [*self.command(), "prepare"]
+        done = subprocess.run(
+            command, env={**self.environ, **hub.environ()}, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "support.framework_service"]
@@ -62,6 +77,7 @@ class RealGenerator(LocalGenerator):
     def __init__(self, python: Path, checkpoint: Path, environ: dict[str, str], folder: Path) -> None:
         self.python = python
         self.events_path = folder / "events.jsonl"
+        self.sockets_path = folder / "sockets"
         own = {
             "COSMOS3_ENGINE": "framework",
             "NPA_COSMOS3_RAY_CHECKPOINT": str(checkpoint),
@@ -70,7 +86,8 @@ class RealGenerator(LocalGenerator):
             "COSMOS3_TEST_FRAMEWORK_EVENTS": str(self.events_path),
             "COSMOS_DEVICE": "cpu",
             "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": os.pathsep.join(map(str, (CPU, SRC))),
+            "COSMOS3_TEST_SOCKETS": str(folder / "sockets"),
+            "PYTHONPATH": os.pathsep.join(map(str, (CPU, SOCKETS, SRC))),
             "RAY_OVERRIDE_RESOURCES": PRETENDED,
         }
         super().__init__(own | environ, folder, start_timeout_s=840.0)
@@ -94,7 +111,11 @@ def serve_double() -> None:
         os.environ[start.TRAINING_ENV] = "0"
 
     prepare.prepare_framework = without_proof
-    service.run_generator(GeneratorSettings.load())
+    use_doubles()
+    if sys.argv[1:] == ["prepare"]:
+        prepare.prepare(GeneratorSettings.load())
+    else:
+        service.run_generator(GeneratorSettings.load())
 
 
 if __name__ == "__main__":

@@ -43,14 +43,14 @@ class GuardedGenerator(LocalGenerator):
         }
 
 
-def main() -> None:
-    """As the service's own main. Ray must not be imported here: what is proved is proved before it."""
+def use_doubles() -> None:
+    """In this process: a service that starts here takes the doubles. Ray must not be imported here: what is proved is
+    proved before it."""
     from support.guarded_service import load_doubles as by_name  # so that workers find it by its module
 
     from cosmos3_serve.generator import prepare, serve
-    from cosmos3_serve.settings import GeneratorSettings
 
-    deploy_guard, deploy = serve._deploy_guard, serve._deploy
+    deploy_guard = serve._deploy_guard
 
     def with_doubles(*args: Any) -> bool:
         from cosmos3_serve.generator.guardrails import replica
@@ -58,12 +58,23 @@ def main() -> None:
         replica.guard_application = partial(replica.guard_application, load=by_name)
         return deploy_guard(*args)
 
+    prepare.require_packages = lambda engine: None
+    serve._deploy_guard = with_doubles
+
+
+def main() -> None:
+    """As the service's own main."""
+    from cosmos3_serve.generator import serve
+    from cosmos3_serve.settings import GeneratorSettings
+
+    deploy = serve._deploy
+
     def announced(*args: Any) -> Any:
         print(MODEL_DEPLOYED, file=sys.stderr, flush=True)
         return deploy(*args)
 
-    prepare.require_packages = lambda engine: None
-    serve._deploy_guard, serve._deploy = with_doubles, announced
+    use_doubles()
+    serve._deploy = announced
     try:
         serve.run_generator(GeneratorSettings.load())
     except Cosmos3Error as refused:

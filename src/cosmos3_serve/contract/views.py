@@ -106,12 +106,26 @@ class Check(BaseModel):
     reason: str = ""
 
 
+class AssetRow(BaseModel):
+    """What a service fetched from the Hub beside its checkpoint. Every byte was checked against the Hub's hashes.
+
+    `digest` is the SHA-256 over path, size and hash of its files.
+    """
+
+    repo: str
+    revision: str
+    purpose: str
+    digest: str
+
+
 class ReadyReport(BaseModel):
     """Baseline fields first; `status` is `ready` exactly when there are checks and all hold.
 
     `guardrails` is the configured flag, as in the baseline; `guardrails_effective` says whether the checkers are
     loaded. `target` and `target_status` name the hardware and what may be claimed of it (see `contract.targets`), empty
     until the engine has answered; the framework revision alone binds defaults only where `custom_defaults` is false.
+    `payload_verified` says whether every byte of the checkpoint was checked against the Hub's hashes (a local directory
+    has none to check against); None where the service does not say.
     """
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
@@ -131,6 +145,8 @@ class ReadyReport(BaseModel):
     checkpoint_revision: str | None = None
     checkpoint_digest: str | None = None
     weights: Literal["random", "pretrained", "unknown"] = "unknown"
+    payload_verified: bool | None = None
+    assets: list[AssetRow] = Field(default_factory=list)
     guardrails_effective: bool = False
     max_num_seqs: int | None = None
     queue_depth: int | None = None

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cosmos3_serve.contract.views import AssetRow
 from cosmos3_serve.errors import StartRefused
-from cosmos3_serve.generator.prepare import prepare, prove
+from cosmos3_serve.generator.prepare import Prepared, prepare, prove
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.joined import joined_settings
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.cache_dir import default_cache
-from cosmos3_serve.weights.checkpoint import Checkpoint
-from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
 from cosmos3_serve.weights.model_cache import settle_model_cache
 
 
@@ -29,8 +28,7 @@ def build(args: Mapping[str, Any]) -> Any:
         StartRefused, UsageError: with what to change; Serve shows it as the application's message.
     """
     settings = _settings(args)
-    prepared = prepare(settings)
-    return bound(prepared.settings, prepared.checkpoint, prepared.guardrails, settings.port, prepared.revision)
+    return bound(prepare(settings), settings.port)
 
 
 def build_guard(args: Mapping[str, Any]) -> Any:
@@ -49,19 +47,23 @@ def build_guard(args: Mapping[str, Any]) -> Any:
     return guard_application(settings, files)
 
 
-def bound(
-    settings: GeneratorSettings, checkpoint: Checkpoint, guardrails: GuardrailFiles | None, port: int, revision: str
-) -> Any:
+def bound(prepared: Prepared, port: int) -> Any:
     """The application of one engine: the ingress over its model."""
     from cosmos3_serve.generator.ingress import ingress_deployment
 
-    if settings.engine == "framework":
-        from cosmos3_serve.generator.engines.framework.deployment import model_deployment
+    settings, checkpoint = prepared.settings, prepared.checkpoint
+    if prepared.upstream is not None:
+        from cosmos3_serve.generator.engines.framework.deployment import upstream_deployment
+
+        model = upstream_deployment(settings, checkpoint, prepared.upstream)
     else:
         from cosmos3_serve.generator.model import model_deployment
 
-    model = model_deployment(settings, checkpoint, guardrails)
-    return ingress_deployment(settings, checkpoint, model, port, revision)
+        model = model_deployment(settings, checkpoint, prepared.guardrails)
+    assets = tuple(
+        AssetRow(repo=a.repo, revision=a.revision, purpose=a.purpose, digest=a.digest) for a in prepared.assets
+    )
+    return ingress_deployment(settings, checkpoint, model, port, prepared.revision, assets)
 
 
 def _settings(args: Mapping[str, Any]) -> GeneratorSettings:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.profile import EngineProfile
-from cosmos3_serve.contract.views import BatchEvent, BatchView
+from cosmos3_serve.contract.views import AssetRow, BatchEvent, BatchView
 from cosmos3_serve.generator.engines.job import EngineInfo
 from cosmos3_serve.service.metrics import GeneratorMetrics
 from cosmos3_serve.service.readiness import Readiness
@@ -80,6 +80,8 @@ class Front:
         system: fills `GET /system-info`; may take a while, must not block the loop.
         max_ongoing: concurrency of the model deployment, as `/ready` reports it.
         draining: the service takes no more batches.
+        payload_verified: whether the checkpoint's bytes were checked against the Hub's hashes.
+        assets: what was fetched and checked beside the checkpoint.
     """
 
     settings: GeneratorSettings
@@ -94,4 +96,6 @@ class Front:
     accepting: bool = False
     engine: EngineInfo | None = None
     draining: bool = False
+    payload_verified: bool | None = None
+    assets: tuple[AssetRow, ...] = ()
     waiters: Waiters = field(default_factory=Waiters)

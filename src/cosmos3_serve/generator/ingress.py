@@ -18,6 +18,7 @@ import structlog
 from ray import serve
 
 from cosmos3_serve.contract.profile import FRAMEWORK_PROFILE, EngineProfile, diffusers_profile
+from cosmos3_serve.contract.views import AssetRow
 from cosmos3_serve.contract.wire import APP_NAME
 from cosmos3_serve.errors import Cosmos3Error, StartRefused
 from cosmos3_serve.generator.app import build_app
@@ -61,7 +62,13 @@ class IngressReplica:
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it, in the loop that the calls run in
-        self, settings: GeneratorSettings, checkpoint: Checkpoint, model: Any, port: int, source_revision: str
+        self,
+        settings: GeneratorSettings,
+        checkpoint: Checkpoint,
+        model: Any,
+        port: int,
+        source_revision: str,
+        assets: tuple[AssetRow, ...] = (),
     ) -> None:
         logs.configure(settings.log_level)
         self._settings = settings
@@ -93,6 +100,8 @@ class IngressReplica:
                 forced=settings.force_unsupported_gpu,
             ),
             max_ongoing=max_ongoing(settings),
+            payload_verified=checkpoint.verified,
+            assets=assets,
         )
         stager = Stager(
             settings.output_path,
@@ -214,7 +223,12 @@ def profile_of(settings: GeneratorSettings, checkpoint: Checkpoint) -> EnginePro
 
 
 def ingress_deployment(
-    settings: GeneratorSettings, checkpoint: Checkpoint, model: Any, port: int, source_revision: str
+    settings: GeneratorSettings,
+    checkpoint: Checkpoint,
+    model: Any,
+    port: int,
+    source_revision: str,
+    assets: tuple[AssetRow, ...] = (),
 ) -> Any:
     """The ingress as a bound Serve application over the bound model."""
     return (
@@ -231,5 +245,5 @@ def ingress_deployment(
             max_constructor_retry_count=2,
             logging_config={"enable_access_log": False},
         )
-        .bind(settings, checkpoint, model, port, source_revision)
+        .bind(settings, checkpoint, model, port, source_revision, assets)
     )

@@ -13,6 +13,7 @@ from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.generator.batch_files import PRIVATE
 from cosmos3_serve.generator.defaults_file import read_defaults
+from cosmos3_serve.generator.engines.framework.sound import convert_sound
 from cosmos3_serve.generator.engines.framework.start import prepare_framework
 from cosmos3_serve.generator.guardrails.packages import require_packages
 from cosmos3_serve.generator.hardware import admit_machine
@@ -24,15 +25,24 @@ from cosmos3_serve.storage.roots import AllowedRoots
 from cosmos3_serve.weights.cache_dir import default_cache
 from cosmos3_serve.weights.checkpoint import Checkpoint, resolve_checkpoint
 from cosmos3_serve.weights.guardrail_assets import GuardrailFiles, prove_guardrails
+from cosmos3_serve.weights.hub import Proved
+from cosmos3_serve.weights.upstream_files import UpstreamFiles, provide_upstream
 
 
 class Prepared(NamedTuple):
-    """Settings with absolute paths, the checkpoint, our source revision; what guardrails stand on, or None."""
+    """Settings with absolute paths, the checkpoint, our source revision; what guardrails stand on, or None; what the
+    framework engine loads besides, None for another engine."""
 
     settings: GeneratorSettings
     checkpoint: Checkpoint
     revision: str
     guardrails: GuardrailFiles | None
+    upstream: UpstreamFiles | None = None
+
+    @property
+    def assets(self) -> tuple[Proved, ...]:
+        """Everything that was fetched and checked beside the checkpoint."""
+        return (*(self.guardrails.assets if self.guardrails else ()), *(self.upstream.assets if self.upstream else ()))
 
 
 def prepare(settings: GeneratorSettings) -> Prepared:
@@ -44,7 +54,9 @@ def prepare(settings: GeneratorSettings) -> Prepared:
     settings, revision, cache = check(settings)
     guardrails = prove(settings, cache)
     framework = settings.engine == "framework"
-    return Prepared(settings, resolve_checkpoint(settings.checkpoint, cache, framework=framework), revision, guardrails)
+    checkpoint = resolve_checkpoint(settings.checkpoint, cache, framework=framework)
+    upstream = provide_upstream(checkpoint, guardrails, cache, convert=convert_sound) if framework else None
+    return Prepared(settings, checkpoint, revision, guardrails, upstream)
 
 
 class Checked(NamedTuple):

@@ -21,7 +21,7 @@ from cosmos3_serve.contract.wire import APP_NAME
 from cosmos3_serve.errors import Cosmos3Error, GuardrailsUnavailable, Interrupted, ServiceFailure, StartRefused
 from cosmos3_serve.generator.application import bound
 from cosmos3_serve.generator.guardrails import GUARD, GUARD_APP
-from cosmos3_serve.generator.prepare import prepare
+from cosmos3_serve.generator.prepare import Prepared, prepare
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.cluster import RayCluster
 from cosmos3_serve.service.http_server import endpoint_url, hold_port
@@ -30,7 +30,6 @@ from cosmos3_serve.service.memory import uncollected
 from cosmos3_serve.service.signals import Stop, StopSignals
 from cosmos3_serve.service.stages import Stages
 from cosmos3_serve.settings import GeneratorSettings
-from cosmos3_serve.weights.checkpoint import Checkpoint
 from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
 from cosmos3_serve.weights.model_cache import carried, settle_model_cache
 
@@ -68,7 +67,8 @@ def run_generator(settings: GeneratorSettings, *, on_ready: OnReady | None = Non
 def _serve(settings: GeneratorSettings, stop: StopSignals, on_ready: OnReady | None) -> None:
     stages = Stages()
     settle_model_cache()
-    settings, checkpoint, revision, guardrails = prepare(settings)
+    prepared = prepare(settings)
+    settings, guardrails = prepared.settings, prepared.guardrails
     stages.done("checks")
     cluster = RayCluster(settings.ray_address, carry=carried(os.environ))
     held: socket.socket | None = None
@@ -84,7 +84,7 @@ def _serve(settings: GeneratorSettings, stop: StopSignals, on_ready: OnReady | N
         if guardrails is not None and not _deploy_guard(settings, guardrails, cluster, stop):
             return
         stages.done("guardrails")
-        ingress = _deploy(settings, checkpoint, guardrails, port, revision)
+        ingress = _deploy(prepared, port)
         stages.done("deployed")
         cluster.record()
         ready = _wait_ready(ingress, settings, cluster, stop, stages)
@@ -138,14 +138,12 @@ def _start_serve() -> None:
     serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
 
 
-def _deploy(
-    settings: GeneratorSettings, checkpoint: Checkpoint, guardrails: GuardrailFiles | None, port: int, revision: str
-) -> Any:
+def _deploy(prepared: Prepared, port: int) -> Any:
     """Deploy model and ingress; a handle of the ingress. Does not wait: the ingress answers while weights load."""
     from ray import serve
 
     _start_serve()
-    app = bound(settings, checkpoint, guardrails, port, revision)
+    app = bound(prepared, port)
     target = serve.RunTarget(app, name=APP_NAME, route_prefix=None)
     (handle,) = serve.run_many([target], wait_for_applications_running=False)
     return handle
@@ -205,7 +203,8 @@ def _described(status: Mapping[str, Any], settings: GeneratorSettings, local: bo
     report = status["report"]
     address = "127.0.0.1" if local else status["address"]
     wanted = (
-        *("model", "engine", "backend", "framework_revision", "server_source_revision", "checkpoint", "weights"),
+        *("model", "engine", "backend", "framework_revision", "server_source_revision"),
+        *("checkpoint", "weights", "payload_verified"),
         *("target", "target_status", "target_forced"),
     )
     return {

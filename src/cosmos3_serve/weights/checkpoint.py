@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +32,8 @@ class Checkpoint:
     """A checkpoint on this machine's disk.
 
     `digest` is the SHA-256 over the sorted (path, size, SHA-256) of its payload files; `weights` says whether they
-    were trained: "pretrained" only for revisions pinned here, "random" where the checkpoint says so itself.
+    were trained: "pretrained" only for revisions pinned here, "random" where the checkpoint says so itself. `verified`
+    says whether every byte was checked against hashes that the Hub declares; a local directory has none.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class Checkpoint:
     revision: str
     digest: str
     weights: Weights
+    verified: bool = False
 
 
 def resolve_checkpoint(
@@ -87,7 +89,8 @@ def resolve_checkpoint(
         )
     repo, revision = named
     snapshot, commit = fetch_snapshot(repo, revision, environ=environ, hashes=_hashes(cache_dir))
-    return _checkpoint(snapshot, repo, commit, cache_dir, pinned=PINNED.get(repo) == commit, framework=framework)
+    found = _checkpoint(snapshot, repo, commit, cache_dir, pinned=PINNED.get(repo) == commit, framework=framework)
+    return replace(found, verified=True)
 
 
 def hub_name(text: str) -> tuple[str, str | None] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from cosmos3_serve.errors import GuardrailsUnavailable
 from cosmos3_serve.settings import Engine
 from cosmos3_serve.weights.access import AccessState, probe
 from cosmos3_serve.weights.assets import GUARDRAIL1, GUARDRAIL_1_0, QWEN_GUARD, Asset
-from cosmos3_serve.weights.hub import PATTERNS, HubProblem, fetch_verified
+from cosmos3_serve.weights.hub import HubProblem, Proved, prove_asset
 from cosmos3_serve.weights.hub_env import Hub
 from cosmos3_serve.weights.manifest import HashCache
 from cosmos3_serve.weights.nltk_data import export, materialize
@@ -25,7 +25,6 @@ from cosmos3_serve.weights.payload import PayloadProblem
 WORDS = "blocklist/custom"
 EXACT = "blocklist/exact_match"
 FACES = "face_blur_filter/Resnet50_Final.pth"
-GUARDRAIL_PATTERNS = ("blocklist/*", "face_blur_filter/*")
 OPT_OUT = "or start with --no-guardrails, which is recorded in every result"
 
 _AGAIN = "remove this revision from the Hub cache and start again with access"
@@ -62,6 +61,7 @@ class GuardrailFiles:
     text_revision: str
     text_snapshot: Path
     entitlement: str
+    assets: tuple[Proved, ...] = ()
 
 
 def guardrail_asset(engine: Engine, revision: str | None) -> Asset:
@@ -92,7 +92,7 @@ def prove_guardrails(
 ) -> GuardrailFiles:
     """Ask for the entitlement, fetch what lacks, check every byte, make the tokenizer data and export `NLTK_DATA`.
 
-    Blocks; call it before Ray and NLTK are imported. Offline nothing is asked: then every file must be there and match
+    Blocks; call it before NLTK is imported. Offline nothing is asked: then every file must be there and match
     the manifest of the fetch that was entitled. A token is demanded either way (source: wire baseline 2).
 
     Raises:
@@ -107,7 +107,8 @@ def prove_guardrails(
     if access.state is not AccessState.OFFLINE:
         access.require()
     hashes = HashCache(cache_dir / "checkpoint-hashes.json")
-    snapshot = _fetched(asset, hub, GUARDRAIL_PATTERNS, hashes)
+    own = _fetched(asset, hub, hashes)
+    snapshot = own.snapshot
     for name in (WORDS, EXACT, FACES):
         if not _holds(snapshot / name):
             raise GuardrailsUnavailable(
@@ -115,7 +116,7 @@ def prove_guardrails(
                 code="guardrail_content_missing",
                 remedy="pin a revision that has it, and check HF_ENDPOINT",
             )
-    text = _fetched(QWEN_GUARD, hub, PATTERNS, hashes)
+    text = _fetched(QWEN_GUARD, hub, hashes)
     nltk_data = materialize(asset, hub, hashes)
     export(nltk_data, environ)
     return GuardrailFiles(
@@ -126,14 +127,15 @@ def prove_guardrails(
         nltk_data=nltk_data,
         text_repo=QWEN_GUARD.repo,
         text_revision=QWEN_GUARD.revision,
-        text_snapshot=text,
+        text_snapshot=text.snapshot,
         entitlement="granted" if access.granted else "offline",
+        assets=(own, text),
     )
 
 
-def _fetched(asset: Asset, hub: Hub, patterns: Sequence[str], hashes: HashCache) -> Path:
+def _fetched(asset: Asset, hub: Hub, hashes: HashCache) -> Proved:
     try:
-        return fetch_verified(asset.repo, asset.revision, hub, patterns, hashes)[0]
+        return prove_asset(asset, hub, hashes)
     except PayloadProblem as problem:
         kind, code, detail = problem.kind, f"guardrail_cache_{problem.kind}", problem.detail
     except HubProblem as problem:

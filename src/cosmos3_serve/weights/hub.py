@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.errors import CheckpointUnavailable, StartRefused
+from cosmos3_serve.weights.assets import Asset
 from cosmos3_serve.weights.hub_env import Hub
 from cosmos3_serve.weights.manifest import HashCache
 from cosmos3_serve.weights.payload import (
     MAX_FILES,
     HubFile,
     PayloadProblem,
+    declared_digest,
     manifest_path,
     read_manifest,
     selected,
@@ -44,6 +48,31 @@ class HubProblem(Exception):
         self.detail = detail
 
 
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """An asset on this machine's disk, every byte checked.
+
+    Args:
+        digest: SHA-256 over path, size and hash of its files, as the Hub declares them.
+    """
+
+    repo: str
+    revision: str
+    purpose: str
+    digest: str
+    snapshot: Path
+
+
+def prove_asset(asset: Asset, hub: Hub, hashes: HashCache) -> Proved:
+    """Fetch what lacks of an asset and check every byte.
+
+    Raises:
+        HubProblem, PayloadProblem, StartRefused: as `fetch_verified`.
+    """
+    snapshot, commit, files = _verified(asset.repo, asset.revision, hub, asset.files or PATTERNS, hashes)
+    return Proved(asset.repo, commit, asset.purpose, declared_digest(files), snapshot)
+
+
 def fetch_verified(
     repo: str, revision: str | None, hub: Hub, patterns: Sequence[str], hashes: HashCache
 ) -> tuple[Path, str]:
@@ -54,6 +83,13 @@ def fetch_verified(
         PayloadProblem: it was had, and is not what the Hub declares; or there is nothing to check it against.
         StartRefused: huggingface_hub is not installed.
     """
+    return _verified(repo, revision, hub, patterns, hashes)[:2]
+
+
+def _verified(
+    repo: str, revision: str | None, hub: Hub, patterns: Sequence[str], hashes: HashCache
+) -> tuple[Path, str, list[HubFile]]:
+    """(directory, commit, the files that the patterns name)."""
     commit = revision or "main"
     declared: list[HubFile] | None = None
     if not hub.offline:
@@ -80,13 +116,14 @@ def fetch_verified(
         if stored is not None and stored != declared:
             raise PayloadProblem("manifest", f"the Hub declares other files of {repo} than the stored manifest")
         _download(repo, commit, hub, patterns)
-    verify(snapshot, declared, selected(declared, patterns), hashes, inside=folder, what=repo)
+    wanted = selected(declared, patterns)
+    verify(snapshot, declared, wanted, hashes, inside=folder, what=repo)
     if stored is None:
         try:
             write_manifest(manifest, repo, commit, declared)
         except OSError as error:
             log.warning("the manifest of %s cannot be kept: %s; it will not start offline", repo, error.strerror)
-    return snapshot, commit
+    return snapshot, commit, wanted
 
 
 def fetch_snapshot(
@@ -100,8 +137,21 @@ def fetch_snapshot(
         StartRefused: huggingface_hub is not installed.
         UsageError: `HF_ENDPOINT` is no address.
     """
-    try:
+    with _as_checkpoint(repo):
         return fetch_verified(repo, revision, Hub.from_environ(environ), PATTERNS, hashes)
+
+
+def prove_checkpoint_asset(asset: Asset, hub: Hub, hashes: HashCache) -> Proved:
+    """`prove_asset` for what belongs to a checkpoint; raises as `fetch_snapshot`."""
+    with _as_checkpoint(asset.repo):
+        return prove_asset(asset, hub, hashes)
+
+
+@contextmanager
+def _as_checkpoint(repo: str) -> Iterator[None]:
+    """Each problem as the refusal of a checkpoint."""
+    try:
+        yield
     except HubProblem as problem:
         code, remedy = _HUB[problem.kind]
         raise CheckpointUnavailable(problem.detail, code=code, remedy=remedy.format(repo=repo)) from None

@@ -12,6 +12,11 @@ from pathlib import Path
 
 CHUNK = 4 * 1024 * 1024
 _MAX_REMEMBERED = 4096
+# The framework, started by anybody, converts the audio autoencoder in the folder that it finds it in. Nothing here
+# reads these two files, so they are no part of a checkpoint wherever they turn up.
+DERIVED = frozenset(
+    f"sound_tokenizer/avae_48k_noncausal_25hz_64ch.{suffix}" for suffix in ("ckpt", "json")
+)  # fmt: skip
 
 OnBytes = Callable[[int], None]
 
@@ -24,12 +29,14 @@ class PayloadFile:
 
 
 def payload_paths(root: Path) -> Iterator[Path]:
-    """Every regular file below `root` (symlinks followed, as in a Hub snapshot), without hidden files and folders."""
+    """Every regular file below `root` (symlinks followed, as in a Hub snapshot), without hidden files and folders and
+    without `DERIVED`."""
     for folder, names, files in os.walk(root, followlinks=True):
         names[:] = sorted(n for n in names if not n.startswith("."))
         for name in sorted(files):
-            if not name.startswith("."):
-                yield Path(folder) / name
+            path = Path(folder) / name
+            if not name.startswith(".") and path.relative_to(root).as_posix() not in DERIVED:
+                yield path
 
 
 def sha256_file(path: Path, on_bytes: OnBytes | None = None) -> str:

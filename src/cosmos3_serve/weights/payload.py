@@ -86,6 +86,11 @@ def _as_json(files: Iterable[HubFile]) -> dict[str, Any]:
     return {f.path: {"size": f.size, "sha256": f.sha256, "git_sha1": f.git_sha1} for f in sorted(files)}
 
 
+def declared_digest(files: Iterable[HubFile]) -> str:
+    """SHA-256 over what the Hub declares of these files: their identity, whichever kind of hash each of them has."""
+    return _tree(_as_json(files))
+
+
 def _tree(listed: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(listed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

@@ -7,13 +7,16 @@ this folder on PYTHONPATH. All that upstream reads is written into FOLDER: confi
 import copy
 import json
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("COSMOS_TRAINING", "0")
 os.environ.setdefault("COSMOS_DEVICE", "cpu")
 
+import tiny_sound
 import tiny_vae
 import torch
 
@@ -98,7 +101,12 @@ def model_config(out: Path) -> dict[str, Any]:
 
     model: dict[str, Any] = deserialize_config_dict(CONFIG_DIR / "model/Cosmos3-Nano.yaml")["model"]
     config = model["config"]
-    config |= {"resolution": "256", "sound_gen": False, "sound_dim": None, "sound_tokenizer": None}
+    config |= {"resolution": "256", "sound_gen": True, "sound_dim": tiny_sound.CHANNELS}
+    # From the checkpoint's own folder, as upstream does where a config names no path.
+    config["sound_tokenizer"] |= {
+        "bucket_name": "", "avae_path": "", "hop_size": tiny_sound.HOP, "sample_rate": tiny_sound.RATE,
+        "io_channels": tiny_sound.CHANNELS, "object_store_credential_path_pretrained": "",
+    }  # fmt: skip
     config["ema"]["enabled"] = False
     config["activation_checkpointing"]["mode"] = "none"
     config["parallelism"] |= {"data_parallel_shard_degree": 1, "enable_inference_mode": True}
@@ -117,14 +125,20 @@ def model_config(out: Path) -> dict[str, Any]:
     return model
 
 
-def weights(model: dict[str, Any]) -> dict[str, torch.Tensor]:
+def weights(model: dict[str, Any], sound: Path) -> dict[str, torch.Tensor]:
+    from cosmos_framework.inference.common.checkpoints import _AVAE_LEGACY_CKPT_NAME, _materialize_avae_ckpt
     from cosmos_framework.inference.model import Cosmos3OmniConfig, Cosmos3OmniModel
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-    built = Cosmos3OmniModel(Cosmos3OmniConfig(model=copy.deepcopy(model)))
+    own = copy.deepcopy(model)
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(sound, folder, dirs_exist_ok=True)
+        _materialize_avae_ckpt(folder)
+        own["config"]["sound_tokenizer"]["avae_path"] = f"{folder}/{_AVAE_LEGACY_CKPT_NAME}"
+        built = Cosmos3OmniModel(Cosmos3OmniConfig(model=own))
     with torch.no_grad():
         for name, parameter in built.named_parameters():
-            if "tokenizer_vision_gen" in name:
+            if "tokenizer_" in name:
                 continue
             if "norm" in name and name.endswith("weight"):
                 parameter.fill_(1.0)
@@ -144,7 +158,8 @@ def main(out: Path) -> None:
     (out / "tiny_lm.json").write_text(json.dumps(language_model(tokenizer.convert_tokens_to_ids)))
     model = model_config(out)
     tiny_vae.save_random(out / "tiny_vae.pth")
-    tensors = weights(model)
+    tiny_sound.save_random(out / "sound_tokenizer")
+    tensors = weights(model, out / "sound_tokenizer")
     save_file(tensors, str(out / "model.safetensors"), metadata={"format": "pt"})
     (out / "WEIGHTS.json").write_text(json.dumps({"weights": "random", "seed": SEED}))
     # Last: whoever finds it finds all the rest.

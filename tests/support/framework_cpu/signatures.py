@@ -14,6 +14,7 @@ os.environ["COSMOS_TRAINING"] = "0"
 ROOT = "cosmos_framework.inference"
 CALLED = {
     "args": ["OmniSampleOverrides.build_sample", "OmniSampleOverrides.download", "OmniSetupOverrides.build_setup"],
+    "common.checkpoints": ["_materialize_avae_ckpt"],
     "common.args": ["SampleOutput.map_files", "SampleOutputs.map_files"],
     "inference": ["OmniInference.create", "OmniInference.create_batches", "OmniInference.generate_batch"],
     "ray.serve": [
@@ -31,8 +32,10 @@ def plain(found: Any) -> Any:
 
 
 def signature(module: Any, path: str) -> list[list[str]]:
-    name, method = path.split(".")
-    static = inspect.getattr_static(plain(getattr(module, name)), method)
+    name, _, method = path.partition(".")
+    static = plain(getattr(module, name))
+    if method:
+        static = inspect.getattr_static(static, method)
     function = inspect.unwrap(getattr(static, "__func__", static))
     return [
         [each.name, each.kind.name, "" if each.default is each.empty else repr(each.default)]

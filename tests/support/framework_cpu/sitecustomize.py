@@ -35,5 +35,9 @@ class AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
+if os.environ.get("COSMOS3_TEST_SOCKETS"):
+    import socket_guard
+
+    socket_guard.watch()
 if os.environ.get("COSMOS3_TEST_FRAMEWORK_CPU") == "1":
     sys.meta_path.insert(0, AfterImport())

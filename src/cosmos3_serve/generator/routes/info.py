@@ -82,6 +82,8 @@ async def ready_report(front: Front) -> ReadyReport:
         checkpoint_revision=engine.checkpoint_revision if engine else None,
         checkpoint_digest=engine.checkpoint_digest if engine else None,
         weights=engine.weights if engine else "unknown",
+        payload_verified=front.payload_verified,
+        assets=list(front.assets),
         guardrails_effective=settings.guardrails and any(c.ok for c in checks if c.name == "guardrails"),
         max_num_seqs=engine.max_num_seqs if engine else None,
         queue_depth=front.desk.stats().depth if front.desk else None,

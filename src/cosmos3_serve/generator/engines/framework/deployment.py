@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from cosmos3_serve.generator.engines.framework.setup import build_setup
 from cosmos3_serve.generator.model import HEALTH_PERIOD_S, STOP_MARGIN_S, max_ongoing
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
-from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
 from cosmos3_serve.weights.model_cache import carried
+from cosmos3_serve.weights.upstream_files import UpstreamFiles
 
 # The workers are upstream's actors below its replica; Serve's own view ends at the replica.
 WORKER_CLASS = "OmniModelWorker"
 WORKER_ENV = {"COSMOS_TRAINING": "0"}
 
 
-def model_deployment(settings: GeneratorSettings, checkpoint: Checkpoint, guardrails: GuardrailFiles | None) -> Any:
+def upstream_deployment(settings: GeneratorSettings, checkpoint: Checkpoint, files: UpstreamFiles) -> Any:
     """Upstream's deployment as a bound Serve application, named by the served model.
 
     Args:
-        guardrails: what was proved of them; upstream finds the files in the same Hub cache by itself.
+        files: what its workers load; they inherit its environment, and fetch nothing.
 
     Raises:
         UsageError, CheckpointUnavailable: as `build_setup`.
     """
     from cosmos_framework.inference.ray.serve import OmniModelDeployment
 
-    options: dict[str, Any] = {}
-    if settings.ray_address is not None:
-        # A joined cluster's processes were not started with our environment; upstream reads it on import.
-        options["ray_actor_options"] = {"runtime_env": {"env_vars": {**carried(os.environ), **WORKER_ENV}}}
+    # A joined cluster's processes were not started with our environment; upstream reads it on import. Its workers are
+    # children of this deployment's replica and inherit it.
+    environ = {**carried(os.environ), **WORKER_ENV, **files.environ()}
     return OmniModelDeployment.options(
         name=settings.model,
         # Upstream leaves it at Ray's 5, and so never coalesces more (source: framework section 6).
@@ -47,5 +47,5 @@ def model_deployment(settings: GeneratorSettings, checkpoint: Checkpoint, guardr
         graceful_shutdown_timeout_s=settings.drain_timeout_s + STOP_MARGIN_S,
         max_constructor_retry_count=2,
         logging_config={"enable_access_log": False},
-        **options,
-    ).bind(build_setup(settings, checkpoint))
+        ray_actor_options={"runtime_env": {"env_vars": environ}},
+    ).bind(build_setup(settings, replace(checkpoint, path=files.checkpoint)))
