@@ -11,9 +11,9 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from cosmos3_serve.errors import FieldError, UsageError
 
@@ -79,16 +79,23 @@ class Settings(BaseModel):
             raise UsageError(f"invalid settings: {text}", remedy=remedy, errors=found) from None
 
 
+def _unprivileged(value: int) -> int:
+    if 0 < value < 1024:
+        raise ValueError("must be 0 or at least 1024")
+    return value
+
+
+Port = Annotated[int, AfterValidator(_unprivileged)]
 Engine = Literal["framework", "diffusers"]
 Repeated = tuple[str, ...]  # a flag that may be given several times
 
 
 class GeneratorSettings(Settings):
-    """What an operator may set on `cosmos3 ray-serve` (source: wire baseline sections 2 and 3, generator spec)."""
+    """What an operator may set on `cosmos3 ray-serve`."""
 
-    # the baseline's own
+    # names and meanings that existing deployments use
     host: str = option("0.0.0.0", "Address of the public port.", env="NPA_COSMOS3_RAY_HOST")
-    port: int = option(8000, "Public port; 0 picks a free one.", env="NPA_COSMOS3_RAY_PORT", ge=0, le=65535)
+    port: Port = option(8000, "Public port; 0 picks a free one.", env="NPA_COSMOS3_RAY_PORT", ge=0, le=65535)
     model: str = option("Cosmos3-Nano", "Name of the served model.", env="NPA_COSMOS3_RAY_MODEL", min_length=1)
     checkpoint: str = option(
         "Cosmos3-Nano",
@@ -182,7 +189,7 @@ class GeneratorSettings(Settings):
     @field_validator("guardrails", "force_unsupported_gpu", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        """The baseline's word list, so that a typo never silently turns guardrails off or a refusal away."""
+        """A fixed word list, so that a typo never silently turns guardrails off or a refusal away."""
         if isinstance(value, str):
             word = value.strip().lower()
             if word in TRUE_WORDS or word in FALSE_WORDS:
@@ -195,24 +202,21 @@ class GeneratorSettings(Settings):
     def _listed(cls, value: Any) -> Any:
         return tuple(shlex.split(value)) if isinstance(value, str) else value
 
-    @field_validator("port")
-    @classmethod
-    def _unprivileged(cls, value: int) -> int:
-        if 0 < value < 1024:
-            raise ValueError("must be 0 or at least 1024")
-        return value
-
     @property
     def inference_batch_limit(self) -> int:
-        """Samples per inference call: `--max-num-seqs`, else `--max-batch-size` (source: rulings, generator 13)."""
+        """Samples per inference call: `--max-num-seqs`, else `--max-batch-size`."""
         return self.max_num_seqs or self.max_batch_size
 
 
 class ClientSettings(Settings):
-    """What a user may set on `cosmos3 ray-batch` besides the batch itself (source: wire baseline sections 2 and 3)."""
+    """What a user may set on `cosmos3 ray-batch` besides the batch itself."""
 
     endpoint: str = option("", "Address of the service, http(s)://host:port.", env="NPA_COSMOS3_RAY_ENDPOINT")
     token_env: str = option(TOKEN_ENV, "Name of the variable that holds the bearer token.", min_length=1)
+    expected_revision: str | None = option(
+        None, "Framework revision that the service must report; default: the pinned framework commit.",
+        env="COSMOS3_EXPECTED_REVISION", min_length=1,
+    )  # fmt: skip
     timeout: float = option(1800.0, "Seconds for the whole submission, one deadline.", ge=1, le=7 * 24 * 3600)
     concurrency: int = option(4, "Downloads at once.", env="COSMOS3_CLIENT_CONCURRENCY", ge=1, le=64)
     spool_bytes: int = option(
@@ -224,10 +228,10 @@ class ClientSettings(Settings):
 
 
 class ReasonerSettings(Settings):
-    """What an operator may set on `cosmos3 reasoner serve` (source: reasoner spec, Service; rulings, reasoner)."""
+    """What an operator may set on `cosmos3 reasoner serve`."""
 
     host: str = option("0.0.0.0", "Address of the public port.", env="COSMOS3_REASONER_HOST")
-    port: int = option(8000, "Public port; 0 picks a free one.", env="COSMOS3_REASONER_PORT", ge=0, le=65535)
+    port: Port = option(8000, "Public port; 0 picks a free one.", env="COSMOS3_REASONER_PORT", ge=0, le=65535)
     model: str = option(
         "Cosmos3-Nano",
         "Checkpoint: a local directory, a Hub id, or `tiny` (random weights, for tests and trials).",
@@ -340,10 +344,3 @@ class ReasonerSettings(Settings):
     def _words(cls, value: Any) -> Any:
         """An environment variable holds words as for a shell: a value may be JSON with commas in it."""
         return tuple(shlex.split(value)) if isinstance(value, str) else value
-
-    @field_validator("port")
-    @classmethod
-    def _unprivileged(cls, value: int) -> int:
-        if 0 < value < 1024:
-            raise ValueError("must be 0 or at least 1024")
-        return value

@@ -16,6 +16,7 @@ from support.baseline_server import BaselineServer
 from support.ledger_server import LedgerFaults, LedgerServer
 
 from cosmos3_serve.cli import main
+from cosmos3_serve.contract.wire import DIFFUSERS_REVISION, FRAMEWORK_REVISION
 
 SAMPLES = [{"name": "a", "model_mode": "reasoner", "prompt": "p"}]
 
@@ -81,6 +82,18 @@ def test_failures_are_typed(
     problem = json.loads(capsys.readouterr().out)
     assert (problem["code"], problem["exit_code"]) == (code, exit_code)
     assert problem["remedy"]
+
+
+def test_the_expected_revision_comes_from_the_flag_then_the_environment(
+    server: LedgerServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COSMOS3_EXPECTED_REVISION", DIFFUSERS_REVISION)
+    assert run(*arguments(tmp_path, "--endpoint", server.endpoint, "--json")) == 3
+    problem = json.loads(capsys.readouterr().out)
+    assert problem["code"] == "revision_mismatch" and DIFFUSERS_REVISION in problem["detail"]
+    assert "COSMOS3_EXPECTED_REVISION" in problem["remedy"]
+    flag = ["--expected-revision", FRAMEWORK_REVISION]
+    assert run(*arguments(tmp_path, "--endpoint", server.endpoint, "--json", *flag)) == 0
 
 
 def test_input_and_output_are_required_unless_resumed(capsys: pytest.CaptureFixture[str]) -> None:

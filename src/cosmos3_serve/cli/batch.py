@@ -1,4 +1,4 @@
-"""`ray-batch` and `ray-health`: the S3-to-S3 client (source: wire baseline section 3, generator spec Commands)."""
+"""`ray-batch` and `ray-health`: the S3-to-S3 client."""
 
 from __future__ import annotations
 
@@ -32,9 +32,6 @@ def ray_batch(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run of --output-path (or --run-id) where it stopped.")
     ] = False,
-    expected_revision: Annotated[
-        str, typer.Option("--expected-revision", help="Framework revision that the service must report.")
-    ] = FRAMEWORK_REVISION,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Publish what succeeded, as status `partial`.")
     ] = False,
@@ -62,10 +59,9 @@ def ray_batch(
             run_id=run_id,
             dry_run=dry_run,
             resume=resume,
-            expected_revision=expected_revision,
             allow_partial=allow_partial,
             progress=progress,
-            **settings.model_dump(),
+            **settings.model_dump() | {"expected_revision": settings.expected_revision or FRAMEWORK_REVISION},
         )
     output.emit(manifest)
 

@@ -74,11 +74,14 @@ def _farewell(console: Console, result: Mapping[str, Any]) -> None:
 NEXT = """
 Next, with a GPU and real weights:
 
-  pip install 'cosmos3-serve[diffusers]'
+  pip install 'cosmos3-serve[guardrails]'               # the diffusers engine and NVIDIA's checks
   export NPA_COSMOS3_RAY_TOKEN=...                      # the bearer token that clients must send
+  export HF_TOKEN=...                                   # of an account that accepted the guardrails' licence
+  export COSMOS3_GUARDRAIL_REVISION=...                 # the commit of nvidia/Cosmos-1.0-Guardrail that you reviewed
   export AWS_ENDPOINT_URL=... AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=...
+  cosmos3 health access --capability cosmos3 --engine diffusers
   cosmos3 ray-serve --engine diffusers --checkpoint nvidia/Cosmos3-Nano --output-path /outputs \\
-      --allowed-s3-roots s3://your-bucket/inputs --no-guardrails
+      --allowed-s3-roots s3://your-bucket/inputs        # --dry-run makes the checks alone; --no-guardrails is recorded
   cosmos3 ray-batch --input-path s3://your-bucket/batch.json --output-path s3://your-bucket/outputs/ \\
       --endpoint http://the-host:8000 --expected-revision {revision}
 

@@ -148,7 +148,8 @@ class Submission:
         if isinstance(revision, str) and revision != expected_revision:
             raise Refusal(
                 f"the service runs framework revision {problem.printable(revision)!r}, expected {expected_revision!r}",
-                remedy="a revision is accepted once its contract was reviewed; then pass it as --expected-revision",
+                remedy="a revision is accepted once its contract was reviewed; then pass it as --expected-revision, or "
+                "set COSMOS3_EXPECTED_REVISION",
                 code="revision_mismatch",
             )
         if ready.get("custom_defaults"):
