@@ -27,7 +27,7 @@ from cosmos3_serve.bench import report as records
 from cosmos3_serve.bench.reasoner import Known
 from cosmos3_serve.bench.videos import Recipe, make_videos
 from cosmos3_serve.errors import Cosmos3Error, StartRefused
-from cosmos3_serve.reasoner.interpreter import find_interpreter
+from cosmos3_serve.reasoner.engine.interpreter import find_interpreter
 from cosmos3_serve.settings import ReasonerSettings
 from cosmos3_serve.weights.tiny import ensure_tiny
 

@@ -19,7 +19,7 @@ from measure.result import RESULTS, Section, quiet, report
 from measure.warm import warm_section
 
 from cosmos3_serve.errors import StartRefused
-from cosmos3_serve.reasoner.interpreter import find_interpreter
+from cosmos3_serve.reasoner.engine.interpreter import find_interpreter
 from cosmos3_serve.settings import ReasonerSettings
 
 ABOUT = (

@@ -22,19 +22,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.reasoner.engine_args import engine_plan
-from cosmos3_serve.reasoner.fleet_core import FleetCore, InProcessFleet
-from cosmos3_serve.reasoner.fleet_port import FleetPort
+from cosmos3_serve.reasoner.engine.args import engine_plan
+from cosmos3_serve.reasoner.engine.hardware import detect
+from cosmos3_serve.reasoner.engine.model_shape import read_shape
+from cosmos3_serve.reasoner.engine.reporter import Reporter
+from cosmos3_serve.reasoner.engine.vllm_process import MODULE, VllmProcess
+from cosmos3_serve.reasoner.fleet.core import FleetCore, InProcessFleet
+from cosmos3_serve.reasoner.fleet.member import Service
+from cosmos3_serve.reasoner.fleet.view import FleetPort
 from cosmos3_serve.reasoner.gateway.app import build_app
 from cosmos3_serve.reasoner.gateway.assemble import add_checks, assemble
 from cosmos3_serve.reasoner.gateway.upkeep import Upkeep
-from cosmos3_serve.reasoner.hardware import detect
-from cosmos3_serve.reasoner.member import Service
-from cosmos3_serve.reasoner.model_shape import read_shape
-from cosmos3_serve.reasoner.policy import AffinityRules, Mode
-from cosmos3_serve.reasoner.reporter import Reporter
+from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode
 from cosmos3_serve.reasoner.setup import MODEL_NAME, SECRET_HEADER, ReasonerSetup, ServedModel
-from cosmos3_serve.reasoner.vllm_process import MODULE, VllmProcess
 from cosmos3_serve.service import logs, memory
 from cosmos3_serve.service.http_server import HttpServer
 from cosmos3_serve.service.tokens import TokenBook

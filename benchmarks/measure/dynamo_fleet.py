@@ -18,9 +18,9 @@ from typing import Self
 from measure.dynamo_frontend import PYTHON_ENV, end, free_port, instances, loopback
 from measure.result import InvalidRun, demand
 
-from cosmos3_serve.reasoner.engine_args import engine_plan
-from cosmos3_serve.reasoner.hardware import detect
-from cosmos3_serve.reasoner.model_shape import read_shape
+from cosmos3_serve.reasoner.engine.args import engine_plan
+from cosmos3_serve.reasoner.engine.hardware import detect
+from cosmos3_serve.reasoner.engine.model_shape import read_shape
 from cosmos3_serve.reasoner.setup import MODEL_NAME
 from cosmos3_serve.service.reaper import descendants, start_time
 from cosmos3_serve.settings import ReasonerSettings

@@ -19,8 +19,8 @@ import psutil
 from measure import videos
 from measure.result import Section, demand, quantile
 
+from cosmos3_serve.reasoner.engine.secret import SECRET_ENV
 from cosmos3_serve.reasoner.local import LocalReasoner
-from cosmos3_serve.reasoner.replica_secret import SECRET_ENV
 from cosmos3_serve.reasoner.setup import MODEL_NAME, SECRET_HEADER
 
 CHAT = "/v1/chat/completions"

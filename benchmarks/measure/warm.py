@@ -13,7 +13,7 @@ from measure.fleet import CHAT, Answer, Fleet, ask, client, data_part, question
 from measure.result import Section, demand
 from measure.videos import moving_video
 
-from cosmos3_serve.reasoner.replica_media import media_uuid
+from cosmos3_serve.reasoner.gateway.held_media import media_uuid
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
 
 SECONDS = 10.0

@@ -32,7 +32,7 @@ from support.real_fleet import (
     video,
 )
 
-from cosmos3_serve.reasoner.member import HeldMedia, Service
+from cosmos3_serve.reasoner.fleet.member import HeldMedia, Service
 from cosmos3_serve.reasoner.setup import MODEL_NAME, SECRET_HEADER
 from cosmos3_serve.reasoner_client import smoke
 from cosmos3_serve.reasoner_client.ask import Reasoner

@@ -15,12 +15,12 @@ from support.manifests import KUBERAY_SET
 from cosmos3_serve.deploy.render import render
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.reasoner import application
-from cosmos3_serve.reasoner.fleet import ReplicaState
-from cosmos3_serve.reasoner.fleet_core import FleetCore
+from cosmos3_serve.reasoner.engine.replica import NAME
+from cosmos3_serve.reasoner.fleet.core import FleetCore
+from cosmos3_serve.reasoner.fleet.member import GatewayStatus, HeldMedia, Load, Seen, Service
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
 from cosmos3_serve.reasoner.leave import leave
-from cosmos3_serve.reasoner.member import GatewayStatus, HeldMedia, Load, Seen, Service
-from cosmos3_serve.reasoner.policy import AffinityRules, Mode
-from cosmos3_serve.reasoner.replica import NAME
+from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode
 from cosmos3_serve.reasoner.setup import APP_NAME, REPLICAS_APP_NAME, ReasonerSetup, ServedModel
 from cosmos3_serve.settings import ReasonerSettings
 

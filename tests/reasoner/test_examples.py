@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 from support.router_fleet import World
 
-from cosmos3_serve.reasoner.fleet import ReplicaState
-from cosmos3_serve.reasoner.keys import MediaItem, SessionKeys
-from cosmos3_serve.reasoner.policy import Outcome, Profile
-from cosmos3_serve.reasoner.routing import Decision
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
+from cosmos3_serve.reasoner.sessions.keys import MediaItem, SessionKeys
+from cosmos3_serve.reasoner.sessions.policy import Outcome, Profile
+from cosmos3_serve.reasoner.sessions.router import Decision
 
 
 @pytest.mark.parametrize("gateways", [1, 2])

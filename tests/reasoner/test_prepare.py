@@ -10,8 +10,8 @@ from support.tiny import test_cache, tiny_checkpoint
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.reasoner import prepare as module
 from cosmos3_serve.reasoner.application import affinity_rules
-from cosmos3_serve.reasoner.hardware import GIB, Hardware
-from cosmos3_serve.reasoner.interpreter import Interpreter
+from cosmos3_serve.reasoner.engine.hardware import GIB, Hardware
+from cosmos3_serve.reasoner.engine.interpreter import Interpreter
 from cosmos3_serve.reasoner.prepare import check_fit, prepare
 from cosmos3_serve.settings import REASONER_TOKEN_ENV, REASONER_TOKEN_FILE_ENV, ReasonerSettings
 

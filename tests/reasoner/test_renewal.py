@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cosmos3_serve.reasoner.fleet import ReplicaRef, ReplicaState
-from cosmos3_serve.reasoner.fleet_core import Overview
-from cosmos3_serve.reasoner.member import GatewayStatus, HeldMedia, Member, Service
-from cosmos3_serve.reasoner.port import TableStats
+from cosmos3_serve.reasoner.fleet.core import Overview
+from cosmos3_serve.reasoner.fleet.member import GatewayStatus, HeldMedia, Member, Service
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 from cosmos3_serve.reasoner.renewal import Phase, Renewal
+from cosmos3_serve.reasoner.sessions.messages import TableStats
 from cosmos3_serve.settings import ReasonerSettings
 
 SETTINGS = ReasonerSettings(workers=2, gateways=2, start_timeout_s=100, drain_timeout_s=50)

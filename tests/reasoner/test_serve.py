@@ -6,12 +6,12 @@ import pytest
 from support.tiny import tiny_checkpoint
 
 from cosmos3_serve.errors import Cosmos3Error, ServiceFailure, StartRefused
-from cosmos3_serve.reasoner.fleet import ReplicaRef, ReplicaState
-from cosmos3_serve.reasoner.fleet_core import Overview
-from cosmos3_serve.reasoner.member import GatewayStatus, HeldMedia, Member, Service
-from cosmos3_serve.reasoner.port import TableStats
-from cosmos3_serve.reasoner.replica import failure_record
+from cosmos3_serve.reasoner.engine.replica import failure_record
+from cosmos3_serve.reasoner.fleet.core import Overview
+from cosmos3_serve.reasoner.fleet.member import GatewayStatus, HeldMedia, Member, Service
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 from cosmos3_serve.reasoner.serve import _check_failures, _described, _typed
+from cosmos3_serve.reasoner.sessions.messages import TableStats
 from cosmos3_serve.reasoner.setup import ReasonerSetup, ServedModel
 from cosmos3_serve.settings import ReasonerSettings
 

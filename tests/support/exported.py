@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry
 from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.errors import Cosmos3Error
 from cosmos3_serve.generator.guardrails.record import DECISIONS
-from cosmos3_serve.reasoner.counters import ReplicaCounts
-from cosmos3_serve.reasoner.fleet import ReplicaState
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
 from cosmos3_serve.reasoner.gateway import replica_figures
 from cosmos3_serve.reasoner.gateway.metrics import Figures, ReasonerMetrics
+from cosmos3_serve.reasoner.sessions.counters import ReplicaCounts
 from cosmos3_serve.service.metrics import GeneratorMetrics, QueueFigures
 
 Series = dict[str, set[str]]

@@ -15,7 +15,7 @@ import pytest
 from support.processes import new_mark
 
 from cosmos3_serve.errors import StartRefused
-from cosmos3_serve.reasoner.interpreter import find_interpreter
+from cosmos3_serve.reasoner.engine.interpreter import find_interpreter
 from cosmos3_serve.reasoner.local import LocalReasoner
 from cosmos3_serve.settings import ReasonerSettings
 

@@ -16,8 +16,9 @@ import structlog
 from support import clips
 from support.stub_replica import StubReplica
 
-from cosmos3_serve.reasoner.fleet_core import FleetCore, InProcessFleet
-from cosmos3_serve.reasoner.fleet_port import FleetPort
+from cosmos3_serve.reasoner.fleet.core import FleetCore, InProcessFleet
+from cosmos3_serve.reasoner.fleet.member import HeldMedia, Load, Service
+from cosmos3_serve.reasoner.fleet.view import FleetPort
 from cosmos3_serve.reasoner.gateway.app import build_app
 from cosmos3_serve.reasoner.gateway.assemble import add_checks, assemble
 from cosmos3_serve.reasoner.gateway.front import Front
@@ -26,8 +27,7 @@ from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.probe import Probed, Prober
 from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.reasoner.media.worker import answer
-from cosmos3_serve.reasoner.member import HeldMedia, Load, Service
-from cosmos3_serve.reasoner.policy import AffinityRules, Mode
+from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode
 from cosmos3_serve.reasoner.setup import MODEL_NAME, ReasonerSetup, ServedModel
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.http_server import HttpServer

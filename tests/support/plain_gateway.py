@@ -22,15 +22,15 @@ from starlette.routing import Route
 
 from cosmos3_serve.errors import Cosmos3Error
 from cosmos3_serve.reasoner.application import affinity_rules
-from cosmos3_serve.reasoner.fleet import ReplicaState
-from cosmos3_serve.reasoner.fleet_port import FleetPort
-from cosmos3_serve.reasoner.health import HealthBook
-from cosmos3_serve.reasoner.keys import SessionKey
-from cosmos3_serve.reasoner.lease import LeaseCache
-from cosmos3_serve.reasoner.member import GatewayStatus
-from cosmos3_serve.reasoner.poison import PoisonTracker
-from cosmos3_serve.reasoner.policy import Profile
-from cosmos3_serve.reasoner.routing import Refused, Router
+from cosmos3_serve.reasoner.fleet.health import HealthBook
+from cosmos3_serve.reasoner.fleet.member import GatewayStatus
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
+from cosmos3_serve.reasoner.fleet.view import FleetPort
+from cosmos3_serve.reasoner.sessions.keys import SessionKey
+from cosmos3_serve.reasoner.sessions.lease import LeaseCache
+from cosmos3_serve.reasoner.sessions.policy import Profile
+from cosmos3_serve.reasoner.sessions.router import Refused, Router
+from cosmos3_serve.reasoner.sessions.suspects import SuspectTracker
 from cosmos3_serve.reasoner.setup import SECRET_HEADER, ReasonerSetup
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.http_server import HttpServer
@@ -43,10 +43,10 @@ class PlainGateway:
         self.in_flight = 0
         self.fleet = FleetPort.connect(setup, self._status)
         self.fleet.on_change(self._changed)
-        poison = PoisonTracker(judge=False)
+        suspects = SuspectTracker(judge=False)
         self.health = HealthBook()
-        leases = LeaseCache(self.name, self.fleet.table, affinity_rules(setup.settings), poison)
-        self.router = Router(Profile(setup.settings.routing), self.health, leases, poison)
+        leases = LeaseCache(self.name, self.fleet.table, affinity_rules(setup.settings), suspects)
+        self.router = Router(Profile(setup.settings.routing), self.health, leases, suspects)
         self.http = aiohttp.ClientSession(headers={SECRET_HEADER: setup.secret})
         routes = [
             Route("/fleet", self._fleet_route),

@@ -18,8 +18,8 @@ from support import clips
 from support.gateway import CHAT
 from support.processes import new_mark
 
+from cosmos3_serve.reasoner.engine.secret import SECRET_ENV
 from cosmos3_serve.reasoner.local import LocalReasoner
-from cosmos3_serve.reasoner.replica_secret import SECRET_ENV
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
 
 TOKENS = {"one": "token-of-tenant-one", "two": "token-of-tenant-two"}

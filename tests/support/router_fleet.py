@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from cosmos3_serve.reasoner.fleet import ReplicaRef, ReplicaState
-from cosmos3_serve.reasoner.health import HealthBook, ReplicaSpec
-from cosmos3_serve.reasoner.keys import SessionKey
-from cosmos3_serve.reasoner.lease import LeaseCache
-from cosmos3_serve.reasoner.poison import PoisonTracker
-from cosmos3_serve.reasoner.policy import AffinityRules, Mode, Profile
-from cosmos3_serve.reasoner.port import (
+from cosmos3_serve.reasoner.fleet.health import HealthBook, ReplicaSpec
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
+from cosmos3_serve.reasoner.sessions.keys import SessionKey
+from cosmos3_serve.reasoner.sessions.lease import LeaseCache
+from cosmos3_serve.reasoner.sessions.messages import (
     Acquire,
     Flush,
     FlushReply,
@@ -23,8 +21,10 @@ from cosmos3_serve.reasoner.port import (
     TableAway,
     TableStats,
 )
-from cosmos3_serve.reasoner.routing import Decision, Router
-from cosmos3_serve.reasoner.sessions import SessionTable
+from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode, Profile
+from cosmos3_serve.reasoner.sessions.router import Decision, Router
+from cosmos3_serve.reasoner.sessions.suspects import SuspectTracker
+from cosmos3_serve.reasoner.sessions.table import SessionTable
 
 
 @dataclass(slots=True)
@@ -191,6 +191,6 @@ class World:
         return ReplicaSpec(ReplicaRef(name, incarnation), self.max_num_seqs, phase)
 
     def _gateway(self, name: str, profile: Profile) -> Router:
-        poison = PoisonTracker(judge=False)
-        leases = LeaseCache(name, self.host, self.rules, poison)
-        return Router(profile, HealthBook(), leases, poison)
+        suspects = SuspectTracker(judge=False)
+        leases = LeaseCache(name, self.host, self.rules, suspects)
+        return Router(profile, HealthBook(), leases, suspects)

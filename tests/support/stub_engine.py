@@ -23,7 +23,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent / "src")]
 from aiohttp import web  # noqa: E402
 from support.stub_replica import StubReplica  # noqa: E402
 
-from cosmos3_serve.reasoner.replica_secret import SECRET_ENV  # noqa: E402
+from cosmos3_serve.reasoner.engine.secret import SECRET_ENV  # noqa: E402
 
 PACE_S = 1.0
 

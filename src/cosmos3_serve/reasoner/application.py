@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.errors import StartRefused
-from cosmos3_serve.reasoner.policy import AffinityRules, Mode
 from cosmos3_serve.reasoner.prepare import prepare
+from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode
 from cosmos3_serve.reasoner.setup import NAMESPACE, ReasonerSetup
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.joined import joined_settings
@@ -43,7 +43,7 @@ def build_gateways(args: Mapping[str, Any]) -> Any:
 
 def build_replicas(args: Mapping[str, Any]) -> Any:
     """The replicas, bound. Raises as `build_gateways`."""
-    from cosmos3_serve.reasoner.replica import replica_deployment
+    from cosmos3_serve.reasoner.engine.replica import replica_deployment
 
     return replica_deployment(_setup(args))
 
@@ -112,7 +112,7 @@ def _registry(setup: ReasonerSetup) -> None:
     """A second deployment of the same applications keeps the registry, and the sessions in it."""
     import ray
 
-    from cosmos3_serve.reasoner.fleet_actor import start_fleet_actor
+    from cosmos3_serve.reasoner.registry import start_fleet_actor
 
     try:
         ray.get_actor(setup.fleet, namespace=NAMESPACE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cosmos3_serve.reasoner.application import ONE_MORE, gateways
-from cosmos3_serve.reasoner.fleet import ReplicaRef
-from cosmos3_serve.reasoner.fleet_core import Overview
+from cosmos3_serve.reasoner.fleet.core import Overview
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
 from cosmos3_serve.reasoner.setup import APP_NAME, FLEET_ACTOR, NAMESPACE, REPLICAS_APP_NAME, ReasonerSetup
 
 ASK_S = 10.0
@@ -58,7 +58,7 @@ class RayControl:
     def _replicas(self, surge_percent: int = 0) -> Any:
         from ray import serve
 
-        from cosmos3_serve.reasoner.replica import replica_deployment
+        from cosmos3_serve.reasoner.engine.replica import replica_deployment
 
         made = replica_deployment(self._setup, surge_percent)
         return serve.RunTarget(made, name=REPLICAS_APP_NAME, route_prefix=None)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from cosmos3_serve.reasoner.fleet_core import Overview
+from cosmos3_serve.reasoner.fleet.core import Overview
 from cosmos3_serve.reasoner.setup import FLEET_ACTOR, NAMESPACE
 
 DONE, NOT_DONE = 0, 1

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from cosmos3_serve.contract.applicable import refuse_ignored
 from cosmos3_serve.errors import StartRefused
-from cosmos3_serve.reasoner.engine_args import check_extra, engine_plan
-from cosmos3_serve.reasoner.hardware import Hardware, detect
-from cosmos3_serve.reasoner.interpreter import Interpreter, find_interpreter
+from cosmos3_serve.reasoner.engine.args import check_extra, engine_plan
+from cosmos3_serve.reasoner.engine.hardware import Hardware, detect
+from cosmos3_serve.reasoner.engine.interpreter import Interpreter, find_interpreter
+from cosmos3_serve.reasoner.engine.model_shape import read_shape
 from cosmos3_serve.reasoner.media.shared import shared_place
-from cosmos3_serve.reasoner.model_shape import read_shape
 from cosmos3_serve.reasoner.setup import ServedModel
 from cosmos3_serve.service.tokens import TokenBook
 from cosmos3_serve.settings import REASONER_TOKEN_ENV, REASONER_TOKEN_FILE_ENV, ReasonerSettings

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import structlog
 
-from cosmos3_serve.reasoner.fleet import ReplicaRef, ReplicaState
-from cosmos3_serve.reasoner.fleet_core import Overview
+from cosmos3_serve.reasoner.fleet.core import Overview
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 from cosmos3_serve.settings import ReasonerSettings
 
 log = structlog.get_logger(__name__)

@@ -23,8 +23,8 @@ import structlog
 from cosmos3_serve.errors import Cosmos3Error, Interrupted, ServiceFailure, StartRefused
 from cosmos3_serve.reasoner.application import affinity_rules
 from cosmos3_serve.reasoner.control import RayControl, ask_fleet, overview
-from cosmos3_serve.reasoner.fleet import ReplicaState
-from cosmos3_serve.reasoner.fleet_core import Overview
+from cosmos3_serve.reasoner.fleet.core import Overview
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
 from cosmos3_serve.reasoner.prepare import prepare
 from cosmos3_serve.reasoner.renewal import Renewal
 from cosmos3_serve.reasoner.setup import APP_NAME, FLEET_ACTOR, REPLICAS_APP_NAME, ReasonerSetup, ServedModel
@@ -110,7 +110,7 @@ def _deploy(setup: ReasonerSetup, gateway: type[Any] | None) -> RayControl:
     """Deploy everything. Does not wait: gateways answer while replicas load."""
     from ray import serve
 
-    from cosmos3_serve.reasoner.fleet_actor import start_fleet_actor
+    from cosmos3_serve.reasoner.registry import start_fleet_actor
 
     if gateway is None:
         from cosmos3_serve.reasoner.gateway.deployment import ReasonerGateway
@@ -260,7 +260,7 @@ def _withdraw(cluster: RayCluster) -> None:
         import ray
         from ray import serve
 
-        from cosmos3_serve.reasoner.fleet_actor import stop_fleet_actor
+        from cosmos3_serve.reasoner.registry import stop_fleet_actor
 
         if ray.is_initialized():
             with contextlib.suppress(Exception):

@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 def missing() -> str | None:
     """Why there can be no second act here and how to get it, one line; None if there can. Blocking, some 100 ms."""
-    from cosmos3_serve.reasoner.interpreter import find_interpreter
+    from cosmos3_serve.reasoner.engine.interpreter import find_interpreter
 
     try:
         find_interpreter(ReasonerSettings.load(environ=engine_environ()).vllm_python)

@@ -13,12 +13,12 @@ from support.gateway import about, data_url
 
 from cosmos3_serve.errors import StorageFailure
 from cosmos3_serve.reasoner.gateway import parts
+from cosmos3_serve.reasoner.gateway.held_media import PartPlan
 from cosmos3_serve.reasoner.gateway.parts import FilePiece, Payload, compose
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.item import MediaItem
 from cosmos3_serve.reasoner.media.parts import DataSource
 from cosmos3_serve.reasoner.media.sampling import VideoProcessor, sample_video
-from cosmos3_serve.reasoner.replica_media import PartPlan
 
 
 def item(path: Path, data: bytes, text: bytes | None = None) -> MediaItem:

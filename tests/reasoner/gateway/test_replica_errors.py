@@ -7,7 +7,7 @@ import pytest
 from cosmos3_serve.errors import InvalidRequest
 from cosmos3_serve.reasoner.gateway.openai_errors import error_object
 from cosmos3_serve.reasoner.gateway.replica_errors import clean, clean_event, first_event_refusal, read_refusal
-from cosmos3_serve.reasoner.routing import Refused
+from cosmos3_serve.reasoner.sessions.router import Refused
 
 
 def body(message: str, kind: str = "BadRequestError", **more: object) -> bytes:

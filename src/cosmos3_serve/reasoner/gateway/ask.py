@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosmos3_serve.errors import Cosmos3Error, FieldError, InvalidRequest, ModelNotLoaded
-from cosmos3_serve.reasoner.keys import MAX_SESSION_BYTES
+from cosmos3_serve.reasoner.sessions.keys import MAX_SESSION_BYTES
 
 MAX_CHOICES = 64
 SESSION_FIELD = "session_id"

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.errors import StartRefused
-from cosmos3_serve.reasoner.engine_args import MESSAGES_WITH_MEDIA
-from cosmos3_serve.reasoner.fleet_port import FleetPort
+from cosmos3_serve.reasoner.engine.args import MESSAGES_WITH_MEDIA
+from cosmos3_serve.reasoner.fleet.health import HealthBook
+from cosmos3_serve.reasoner.fleet.view import FleetPort
 from cosmos3_serve.reasoner.gateway.canary import Canary
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.line import WaitingLine
 from cosmos3_serve.reasoner.gateway.metrics import Figures, ReasonerMetrics
 from cosmos3_serve.reasoner.gateway.replica_figures import ReplicaFigures
 from cosmos3_serve.reasoner.gateway.upstream import Upstream
-from cosmos3_serve.reasoner.health import HealthBook
-from cosmos3_serve.reasoner.keys import SessionKeys
-from cosmos3_serve.reasoner.lease import LeaseCache
 from cosmos3_serve.reasoner.media.address import AllowList
 from cosmos3_serve.reasoner.media.fetch import Fetcher
 from cosmos3_serve.reasoner.media.gate import MediaGate
@@ -34,9 +32,11 @@ from cosmos3_serve.reasoner.media.shared_sweep import Bounds
 from cosmos3_serve.reasoner.media.shelf import LocalShelf, Shelf
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.uploads import Uploads
-from cosmos3_serve.reasoner.poison import PoisonTracker
-from cosmos3_serve.reasoner.policy import AffinityRules, Mode, Profile
-from cosmos3_serve.reasoner.routing import Router
+from cosmos3_serve.reasoner.sessions.keys import SessionKeys
+from cosmos3_serve.reasoner.sessions.lease import LeaseCache
+from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode, Profile
+from cosmos3_serve.reasoner.sessions.router import Router
+from cosmos3_serve.reasoner.sessions.suspects import SuspectTracker
 from cosmos3_serve.reasoner.setup import ReasonerSetup
 from cosmos3_serve.service.readiness import Readiness
 from cosmos3_serve.service.tokens import TokenBook
@@ -58,9 +58,9 @@ def assemble(setup: ReasonerSetup, fleet: FleetPort, gateway: str, book: TokenBo
     """
     settings = setup.settings
     rules = AffinityRules(ttl_s=settings.session_ttl_s, mode=Mode(settings.session_mode))
-    poison = PoisonTracker(judge=False)
-    leases = LeaseCache(gateway, fleet.table, rules, poison)
-    router = Router(Profile(settings.routing), HealthBook(), leases, poison)
+    suspects = SuspectTracker(judge=False)
+    leases = LeaseCache(gateway, fleet.table, rules, suspects)
+    router = Router(Profile(settings.routing), HealthBook(), leases, suspects)
     limits = media_limits(settings)
     upstream = Upstream(setup.secret, settings.answer_timeout_s)
 
@@ -74,7 +74,7 @@ def assemble(setup: ReasonerSetup, fleet: FleetPort, gateway: str, book: TokenBo
         router=router,
         # Derived: whoever learns a session's salt must not learn what opens the replicas.
         keys=SessionKeys(hmac.digest(setup.secret.encode(), _SALT, "sha256"), settings.session_headers),
-        gate=media_gate(setup, limits, poison),
+        gate=media_gate(setup, limits, suspects),
         limits=limits,
         line=WaitingLine(settings.queue_limit, settings.queue_timeout_s),
         upstream=upstream,
@@ -100,7 +100,7 @@ def media_limits(settings: ReasonerSettings) -> MediaLimits:
     )
 
 
-def media_gate(setup: ReasonerSetup, limits: MediaLimits, poison: PoisonTracker) -> MediaGate:
+def media_gate(setup: ReasonerSetup, limits: MediaLimits, suspects: SuspectTracker) -> MediaGate:
     settings = setup.settings
     if settings.store_dir is None:
         raise StartRefused("no directory for media is set", code="store_missing", remedy="use --store-dir")
@@ -121,7 +121,7 @@ def media_gate(setup: ReasonerSetup, limits: MediaLimits, poison: PoisonTracker)
         prober=Prober(limits, ReplicaDecoder()),
         videos=videos,
         pictures=pictures,
-        quarantined=lambda sha256: poison.quarantined(sha256, time.monotonic()),
+        quarantined=lambda sha256: suspects.quarantined(sha256, time.monotonic()),
     )
 
 

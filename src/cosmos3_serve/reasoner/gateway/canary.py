@@ -14,11 +14,11 @@ from typing import Any
 
 import structlog
 
-from cosmos3_serve.reasoner.fleet import ReplicaRef
+from cosmos3_serve.reasoner.fleet.member import Member
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.parts import Payload
 from cosmos3_serve.reasoner.gateway.upstream import Lost, Silent, Unreachable
-from cosmos3_serve.reasoner.member import Member
 
 log = structlog.get_logger(__name__)
 

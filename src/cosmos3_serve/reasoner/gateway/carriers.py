@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from cosmos3_serve.reasoner.fleet import ReplicaRef
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
 
 TRY_S = 0.2
 

@@ -16,11 +16,11 @@ from cosmos3_serve.reasoner.gateway.body import read_body
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.openai_errors import error_message
 from cosmos3_serve.reasoner.gateway.question import Question
-from cosmos3_serve.reasoner.keys import MediaItem, SessionKey
 from cosmos3_serve.reasoner.media.item import Admitted
 from cosmos3_serve.reasoner.media.locate import Located, locate
 from cosmos3_serve.reasoner.media.parts import DataSource
-from cosmos3_serve.reasoner.policy import Profile
+from cosmos3_serve.reasoner.sessions.keys import MediaItem, SessionKey
+from cosmos3_serve.reasoner.sessions.policy import Profile
 from cosmos3_serve.service.auth import tenant_of
 from cosmos3_serve.service.http_server import ON_LEAVE
 from cosmos3_serve.service.problems import Headers, send_problem

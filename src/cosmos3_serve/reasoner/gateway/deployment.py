@@ -14,12 +14,12 @@ from typing import Any
 import structlog
 
 from cosmos3_serve.errors import Cosmos3Error
-from cosmos3_serve.reasoner.fleet_port import FleetPort
+from cosmos3_serve.reasoner.fleet.member import GatewayStatus
+from cosmos3_serve.reasoner.fleet.view import FleetPort
 from cosmos3_serve.reasoner.gateway.app import build_app
 from cosmos3_serve.reasoner.gateway.assemble import add_checks, assemble
 from cosmos3_serve.reasoner.gateway.info import ready_report
 from cosmos3_serve.reasoner.gateway.upkeep import Upkeep
-from cosmos3_serve.reasoner.member import GatewayStatus
 from cosmos3_serve.reasoner.setup import APP_NAME, REPLICAS_APP_NAME, ReasonerSetup
 from cosmos3_serve.service import logs, memory
 from cosmos3_serve.service.http_server import HttpServer

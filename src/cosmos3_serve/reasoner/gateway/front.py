@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cosmos3_serve.errors import Draining
-from cosmos3_serve.reasoner.fleet import ReplicaRef, ReplicaState
-from cosmos3_serve.reasoner.fleet_port import FleetPort
+from cosmos3_serve.reasoner.fleet.member import Member
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
+from cosmos3_serve.reasoner.fleet.view import FleetPort
 from cosmos3_serve.reasoner.gateway.body import BodyBudget
 from cosmos3_serve.reasoner.gateway.carriers import Carriers
+from cosmos3_serve.reasoner.gateway.held_media import ReplicaMedia
 from cosmos3_serve.reasoner.gateway.line import WaitingLine
 from cosmos3_serve.reasoner.gateway.metrics import ReasonerMetrics
 from cosmos3_serve.reasoner.gateway.replica_figures import ReplicaFigures
 from cosmos3_serve.reasoner.gateway.upstream import Upstream
-from cosmos3_serve.reasoner.keys import SessionKeys
 from cosmos3_serve.reasoner.media.gate import MediaGate
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.member import Member
-from cosmos3_serve.reasoner.replica_media import ReplicaMedia
-from cosmos3_serve.reasoner.routing import Router
+from cosmos3_serve.reasoner.sessions.keys import SessionKeys
+from cosmos3_serve.reasoner.sessions.router import Router
 from cosmos3_serve.reasoner.setup import ReasonerSetup
 from cosmos3_serve.service.readiness import Readiness
 from cosmos3_serve.service.tokens import TokenBook

@@ -17,8 +17,8 @@ from typing import Any
 from pybase64 import b64encode
 
 from cosmos3_serve.errors import StorageFailure
+from cosmos3_serve.reasoner.gateway.held_media import MediaPart, PartPlan
 from cosmos3_serve.reasoner.media.item import MediaItem
-from cosmos3_serve.reasoner.replica_media import MediaPart, PartPlan
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 JOINED_BYTES = 4 * 1024 * 1024  # smaller bodies are sent in one piece

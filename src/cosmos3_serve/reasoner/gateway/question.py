@@ -12,16 +12,16 @@ from cosmos3_serve.errors import Cosmos3Error, EngineFailed, LimitExceeded
 from cosmos3_serve.reasoner.gateway.ask import Ask
 from cosmos3_serve.reasoner.gateway.carriers import Flight
 from cosmos3_serve.reasoner.gateway.front import Front
+from cosmos3_serve.reasoner.gateway.held_media import PartPlan
 from cosmos3_serve.reasoner.gateway.parts import Payload, compose, held_parts
 from cosmos3_serve.reasoner.gateway.relay import Relay
 from cosmos3_serve.reasoner.gateway.replica_errors import Refusal, first_event_refusal
 from cosmos3_serve.reasoner.gateway.upstream import MAX_ANSWER_BYTES, Lost, Oversized, Reply, Silent, Unreachable
-from cosmos3_serve.reasoner.keys import SessionKey
 from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
 from cosmos3_serve.reasoner.media.sampling import Sampling
-from cosmos3_serve.reasoner.policy import Outcome
-from cosmos3_serve.reasoner.replica_media import PartPlan
-from cosmos3_serve.reasoner.routing import Aftermath, Decision, Refused
+from cosmos3_serve.reasoner.sessions.keys import SessionKey
+from cosmos3_serve.reasoner.sessions.policy import Outcome
+from cosmos3_serve.reasoner.sessions.router import Aftermath, Decision, Refused
 from cosmos3_serve.service.problems import Headers
 
 HEADER_REPLICA = b"x-cosmos3-replica"

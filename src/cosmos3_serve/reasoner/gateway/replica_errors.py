@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosmos3_serve.errors import Cosmos3Error, FieldError, InputError, InvalidRequest, ReplicaFailed
-from cosmos3_serve.reasoner.routing import Refused
+from cosmos3_serve.reasoner.sessions.router import Refused
 
 MAX_MESSAGE = 2000
 _CACHE_MISS = re.compile(r"cache miss for \w+ at index \d+", re.IGNORECASE)

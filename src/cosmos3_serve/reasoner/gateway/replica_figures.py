@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cosmos3_serve.reasoner.fleet import ReplicaRef
+from cosmos3_serve.reasoner.fleet.member import Member
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
 from cosmos3_serve.reasoner.gateway.upstream import Lost, Silent, Unreachable, Upstream
-from cosmos3_serve.reasoner.member import Member
 
 PERIOD_S = 5.0
 ASK_S = 2.0

@@ -15,11 +15,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cosmos3_serve.errors import FieldError, InvalidRequest, NotReady
-from cosmos3_serve.reasoner.explain import explain
-from cosmos3_serve.reasoner.fleet import ReplicaRef
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
 from cosmos3_serve.reasoner.gateway.front import Front
-from cosmos3_serve.reasoner.policy import Profile
-from cosmos3_serve.reasoner.port import PageAsk, SessionPage, SessionRow, TableAway, TableStats
+from cosmos3_serve.reasoner.sessions.explain import explain
+from cosmos3_serve.reasoner.sessions.messages import PageAsk, SessionPage, SessionRow, TableAway, TableStats
+from cosmos3_serve.reasoner.sessions.policy import Profile
 from cosmos3_serve.service.auth import tenant_of
 
 PAGE, MAX_PAGE = 100, 1000

@@ -6,12 +6,12 @@ import asyncio
 
 import structlog
 
-from cosmos3_serve.reasoner.fleet import ReplicaRef
+from cosmos3_serve.reasoner.fleet.member import HeldMedia
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
 from cosmos3_serve.reasoner.gateway.canary import Canary
 from cosmos3_serve.reasoner.gateway.front import NOTHING_HELD, Front
+from cosmos3_serve.reasoner.gateway.held_media import ReplicaMedia
 from cosmos3_serve.reasoner.gateway.upstream import Lost, Silent, Unreachable
-from cosmos3_serve.reasoner.member import HeldMedia
-from cosmos3_serve.reasoner.replica_media import ReplicaMedia
 
 log = structlog.get_logger(__name__)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.errors import Cosmos3Error, FieldError, InputError
+from cosmos3_serve.reasoner.gateway.held_media import media_uuid
 from cosmos3_serve.reasoner.media.blobs import Blob
 from cosmos3_serve.reasoner.media.dataurl import decode, decoded_size
 from cosmos3_serve.reasoner.media.fetch import Fetcher
@@ -30,7 +31,6 @@ from cosmos3_serve.reasoner.media.shelf import Shelf
 from cosmos3_serve.reasoner.media.sniff import HEAD_BYTES, check_declared, sniff
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.uploads import FileRecord
-from cosmos3_serve.reasoner.replica_media import media_uuid
 
 
 class MediaGate:

@@ -1,0 +1,1 @@
+"""One replica: a supervised vLLM server, its arguments and its interpreter."""

@@ -1,0 +1,1 @@
+"""The fleet: which replicas and gateways there are, in which state, and how a gateway sees them."""

@@ -1,0 +1,201 @@
+"""FleetCore: the roster and the session table under one roof, as the one actor holds them. Plain Python.
+
+What it loses when its process dies comes back by itself: replicas register again in their old places, gateways report
+their leases to the new table (see `roster` and `sessions`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cosmos3_serve.reasoner.fleet.member import FleetView, GatewayStatus, Load, Member, Seen, Service
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
+from cosmos3_serve.reasoner.fleet.roster import Roster
+from cosmos3_serve.reasoner.sessions.messages import (
+    Acquire,
+    Flush,
+    FlushReply,
+    Grant,
+    PageAsk,
+    Peek,
+    SessionPage,
+    SessionView,
+    TableStats,
+)
+from cosmos3_serve.reasoner.sessions.policy import AffinityRules
+from cosmos3_serve.reasoner.sessions.table import SessionTable
+
+RECOVER_S = 5.0  # replicas and gateways report again within two of their seconds
+MAX_WATCH_S = 30.0
+
+
+class FleetAway(Exception):
+    """The fleet's actor cannot be asked now (restarting, unreachable, too slow). Never leaves this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """For the service that waits for its fleet: who serves, who answers, and what could not start."""
+
+    members: tuple[Member, ...]
+    loads: Mapping[ReplicaRef, Load]
+    gateways: tuple[GatewayStatus, ...]
+    failures: Mapping[str, Mapping[str, str]]
+    sessions: TableStats
+
+
+class FleetCalls(Protocol):
+    """The fleet as other processes reach it. Every call is bounded in time and raises FleetAway."""
+
+    async def call(self, method: str, *args: Any, timeout_s: float) -> Any: ...
+
+
+class FleetCore:
+    """
+    Args:
+        workers: replicas that are wanted.
+        recovering: this core replaces one that was lost.
+        clock: seconds, monotonic; `wall`: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        rules: AffinityRules,
+        workers: int,
+        *,
+        recovering: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock, self._wall = clock, wall
+        generation = uuid.uuid4().hex
+        until = clock() + RECOVER_S if recovering else 0.0
+        self._roster = Roster(generation, workers, recover_until=until)
+        self._table = SessionTable(rules, generation, recover_until=until)
+        self._woken: set[asyncio.Future[None]] = set()
+
+    # ---- the fleet --------------------------------------------------------------------------------------------------
+
+    async def register(self, service: Service, claim: ReplicaRef | None = None) -> ReplicaRef | None:
+        """See `Roster.register`."""
+        place = self._roster.register(service, self._clock(), self._wall(), claim)
+        self._wake()
+        return place
+
+    async def beat(self, ref: ReplicaRef, load: Load) -> bool:
+        """See `Roster.beat`."""
+        known = self._roster.beat(ref, load, self._clock())
+        self._sweep()
+        return known
+
+    async def drain(self, ref: ReplicaRef) -> None:
+        self._roster.drain(ref)
+        self._wake()
+
+    async def leave(self, ref: ReplicaRef) -> None:
+        self._roster.leave(ref, self._clock())
+        self._wake()
+
+    async def failed(self, replica: str, failure: dict[str, str]) -> None:
+        self._roster.failed(replica, failure)
+
+    async def renew(self, yes: bool = True) -> tuple[ReplicaRef, ...]:
+        """See `Roster.renew`."""
+        refs = self._roster.renew(yes)
+        self._wake()
+        return refs
+
+    async def end(self) -> None:
+        """The whole service drains: gateways hear it with their next view."""
+        self._roster.end()
+        self._wake()
+
+    async def ending(self) -> bool:
+        """Whether the whole service drains."""
+        return self._roster.draining
+
+    async def watch(self, seen: Seen, status: GatewayStatus | None = None, timeout_s: float = 1.0) -> FleetView:
+        """The fleet, at once if it is another than `seen`, else after `timeout_s` (loads change all the time)."""
+        if status is not None:
+            self._roster.hear(status, self._clock())
+        self._sweep()
+        if self._view().seen == seen and timeout_s > 0:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._woken.add(waiting)
+            try:
+                async with asyncio.timeout(min(timeout_s, MAX_WATCH_S)):
+                    await waiting
+            except TimeoutError:
+                pass
+            finally:
+                self._woken.discard(waiting)
+            self._sweep()
+        return self._view()
+
+    async def gateway_left(self, name: str) -> None:
+        """See `Roster.gateway_left`."""
+        self._roster.gateway_left(name)
+
+    async def overview(self) -> Overview:
+        self._sweep()
+        view = self._view()
+        gateways = tuple(self._roster.gateways(self._clock()))
+        return Overview(view.members, view.loads, gateways, dict(self._roster.failures), self._table.stats())
+
+    # ---- the session table ------------------------------------------------------------------------------------------
+
+    async def acquire(self, message: Acquire) -> Grant:
+        return self._table.acquire(message, self._clock())
+
+    async def flush(self, message: Flush) -> FlushReply:
+        return self._table.flush(message, self._clock())
+
+    async def peek(self, message: Peek) -> SessionView:
+        return self._table.peek(message, self._clock())
+
+    async def page(self, message: PageAsk) -> SessionPage:
+        return self._table.page(message, self._clock())
+
+    async def stats(self) -> TableStats:
+        return self._table.stats()
+
+    # ---- inside -----------------------------------------------------------------------------------------------------
+
+    def _view(self) -> FleetView:
+        return self._roster.view(self._clock())
+
+    def _sweep(self) -> None:
+        before = self._roster.version
+        self._roster.sweep(self._clock())
+        if self._roster.version != before:
+            self._wake()
+
+    def _wake(self) -> None:
+        for waiting in self._woken:
+            if not waiting.done():
+                waiting.set_result(None)
+
+
+class InProcessFleet:
+    """`FleetCalls` without Ray, for tests and trials: the same core, away on demand."""
+
+    def __init__(self, core: FleetCore) -> None:
+        self.core = core
+        self.away = False
+
+    async def call(self, method: str, *args: Any, timeout_s: float) -> Any:
+        if self.away:
+            raise FleetAway
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await getattr(self.core, method)(*args)
+        except TimeoutError:
+            raise FleetAway from None
+        if self.away:
+            raise FleetAway
+        return answer

@@ -1,0 +1,124 @@
+"""What the control plane says of the fleet: its members, what they hold and how loaded they are; and its gateways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cosmos3_serve.reasoner.fleet.health import ReplicaSpec
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
+
+
+class HeldMedia(NamedTuple):
+    """Capacity of a replica's cache of processed media; gateways mirror it (see `gateway/held_media.py`)."""
+
+    bytes: int
+    items: int
+
+
+class Load(NamedTuple):
+    """Requests on a replica, whoever sent them, as the replica itself counts."""
+
+    running: int = 0
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a replica offers, as it says when it registers.
+
+    Args:
+        url: `http://host:port`, for whoever knows the cluster secret.
+        max_num_seqs: requests it works on at once.
+        pid: of the process that supervises the engine, on `node`.
+    """
+
+    url: str
+    max_num_seqs: int
+    held: HeldMedia
+    node: str = ""
+    pid: int = 0
+    engine: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One replica as the control plane knows it. A slot whose replica died is `starting` and has no url until its
+    replacement has registered. `leaving`: it serves, and is about to be replaced."""
+
+    ref: ReplicaRef
+    phase: ReplicaState
+    service: Service
+    leaving: bool = False
+
+    @property
+    def replica_id(self) -> str:
+        return self.ref.id
+
+    @property
+    def incarnation(self) -> int:
+        return self.ref.incarnation
+
+    @property
+    def url(self) -> str:
+        return self.service.url
+
+    @property
+    def held(self) -> HeldMedia:
+        return self.service.held
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self.service.max_num_seqs
+
+    @property
+    def spec(self) -> ReplicaSpec:
+        """For `HealthBook.sync`."""
+        return ReplicaSpec(self.ref, self.max_num_seqs, self.phase, self.leaving)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How much of the fleet a gateway knows: a version means something within one generation only."""
+
+    generation: str = ""
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """
+    Args:
+        settled: False while a restarted registry waits for replicas to report again: a member that is missing then may
+            live all the same.
+        draining: the whole service ends.
+    """
+
+    seen: Seen
+    members: tuple[Member, ...]
+    loads: Mapping[ReplicaRef, Load]
+    settled: bool
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayStatus:
+    """What a gateway says of itself, about once a second.
+
+    Args:
+        gateway: unlike that of any other gateway process, earlier ones included.
+        waiting: names of the readiness checks that fail.
+        failure: code, detail and remedy if this gateway can never become ready.
+        report: the body of /ready.
+    """
+
+    gateway: str
+    address: str = ""
+    port: int = 0
+    pid: int = 0
+    ready: bool = False
+    waiting: tuple[str, ...] = ()
+    in_flight: int = 0
+    failure: Mapping[str, str] | None = None
+    report: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,86 @@
+"""The one Ray actor that holds the fleet, and the way other processes call it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import structlog
+
+from cosmos3_serve.reasoner.fleet.core import FleetAway, FleetCore
+from cosmos3_serve.reasoner.sessions.policy import AffinityRules
+from cosmos3_serve.reasoner.setup import NAMESPACE
+from cosmos3_serve.service import logs
+
+log = structlog.get_logger(__name__)
+
+STOP_TRIES = 100
+CONCURRENT_CALLS = 10_000  # a watching gateway holds one all the time
+
+
+class FleetActor(FleetCore):
+    """`FleetCore` in an actor of its own; Ray starts it again, empty, whenever its process dies."""
+
+    def __init__(self, rules: AffinityRules, workers: int, log_level: str) -> None:
+        import ray
+
+        logs.configure(log_level)
+        again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        super().__init__(rules, workers, recovering=again)
+        log.info("fleet_registry_started", again=again)
+
+
+def start_fleet_actor(name: str, rules: AffinityRules, workers: int, log_level: str) -> RayFleet:
+    """Start the actor; one that an earlier service of this name left behind is ended first."""
+    import ray
+
+    stop_fleet_actor(name)
+    ray.remote(FleetActor).options(
+        name=name,
+        namespace=NAMESPACE,
+        lifetime="detached",  # lives as long as somebody may ask it, not as long as a handle
+        max_restarts=-1,
+        num_cpus=0,
+        max_concurrency=CONCURRENT_CALLS,
+    ).remote(rules, workers, log_level)
+    return RayFleet(name)
+
+
+def stop_fleet_actor(name: str) -> None:
+    import ray
+
+    for _ in range(STOP_TRIES):
+        try:
+            ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
+        except ValueError:
+            return  # there is none, or none any more: the name is free
+        time.sleep(0.1)
+
+
+class RayFleet:
+    """`FleetCalls` over the actor's name. One instance belongs to one event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._handle: Any = None
+
+    async def call(self, method: str, *args: Any, timeout_s: float) -> Any:
+        """
+        Raises:
+            FleetAway: no actor, or no answer within `timeout_s`. The call may still be carried out later.
+        """
+        import ray
+        from ray.exceptions import ActorDiedError, RayError
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self._handle is None:
+                    self._handle = await asyncio.to_thread(ray.get_actor, self._name, NAMESPACE)
+                return await getattr(self._handle, method).remote(*args)
+        except ActorDiedError:
+            self._handle = None  # for good: perhaps another took the name
+            raise FleetAway from None
+        except (TimeoutError, RayError, ValueError) as error:
+            log.debug("fleet_registry_away", call=method, exception=type(error).__name__)
+            raise FleetAway from None
