@@ -4,9 +4,11 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,17 @@ def test_images_shared_one_inference_call(done) -> None:
     together = {waves[name]["inference_id"] for name in ("workcell", "aisle", "harbour", "field")}
     assert len(together) == 1
     assert waves["aisle"]["inference_batch"] == 4
+
+
+def test_the_record_says_what_the_bytes_depend_on(done) -> None:
+    result, _, _ = done
+    record = json.loads(Path(result["provenance"]).read_text())
+    [compute] = {
+        json.dumps(sample["compute"], sort_keys=True): sample["compute"] for sample in record["samples"]
+    }.values()
+    assert (compute["device"], compute["dtype"], compute["threads"]) == ("cpu", "float32", 1)
+    assert compute["cpu"].startswith(platform.machine()) and compute["cpu_capability"]
+    assert compute["libraries"]["diffusers"] == version("diffusers")
 
 
 def test_it_tells_people_that_guardrails_are_off_and_weights_random(done) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from support.core import REVISION, Core, MakeCore, image
-from support.fake_engine import done, failed, write
+from support.fake_engine import COMPUTE, done, failed, write
 from support.fakes import settle, until
 
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.binding import bind_response
+from cosmos3_serve.contract.records import SampleRecord
 from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import (
     Conflict,
@@ -42,6 +43,7 @@ async def test_four_samples_share_one_wave_and_the_response_binds(core: Core) ->
     assert [a.path for a in bound.artifacts] == [f"r1/{n}/vision.jpg" for n in "abcd"]
     second = response["samples"][1]
     assert second["wave"]["inference_batch"] == 4 and second["wave"]["neighbours"] == ["a", "c", "d"]
+    assert SampleRecord.model_validate(second).compute == COMPUTE
     assert second["seed"] == response["outputs"][1]["args"]["seed"]
     assert set(second["timings"]) == {"queue", "inference", "encode", "hash"}
 
@@ -173,8 +175,9 @@ async def test_nonsense_in_an_engines_records_spoils_neither_the_sample_nor_the_
         write(job)
         result = done(job)
         wave = result.wave.model_copy(update={"coalesced": -1, "inference_id": "\ud800"})
+        big = {"compute": COMPUTE.model_copy(update={"libraries": {str(n): "1" for n in range(1000)}})}
         phases = {"inference": float("nan"), "encode": -1.0, "\ud800": 1.0, "ok": 2.0}
-        return result.model_copy(update={"wave": wave, "phases": phases, "guardrails": {"checks": float("inf")}})
+        return result.model_copy(update={"wave": wave, "phases": phases, "guardrails": {"checks": float("inf")}, **big})
 
     core.engine.script["odd"] = [odd]
     core.engine.script["bad"] = [lambda job: failed(job, SampleCode.ENGINE_FAILED, "lone \ud800 surrogate")]
@@ -182,7 +185,7 @@ async def test_nonsense_in_an_engines_records_spoils_neither_the_sample_nor_the_
     response = await core.finish()
     assert await core.codes() == ["succeeded", "engine_failed"]
     record = response["samples"][0]
-    assert record["wave"] is None and record["guardrails"] == {}
+    assert record["wave"] is record["compute"] is None and record["guardrails"] == {}
     assert set(record["timings"]) == {"queue", "ok", "hash"}
 
 

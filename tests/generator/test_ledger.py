@@ -19,7 +19,7 @@ from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import Conflict, NotFound, NotReady, SampleCode, ServiceFailure, StartRefused
 from cosmos3_serve.generator import journal as journal_module
-from cosmos3_serve.generator.batch import Batch, accepted, sample_failed, sample_staged, sample_state
+from cosmos3_serve.generator.batch import Batch, Sample, accepted, sample_failed, sample_staged, sample_state
 from cosmos3_serve.generator.journal import read_journal
 from cosmos3_serve.generator.ledger import Ledger
 from cosmos3_serve.generator.recovery import recover
@@ -52,7 +52,8 @@ async def ran(root: Path, request_id: str = "r1") -> None:
     ledger = await opened(root)
     await ledger.accept(acceptance(request_id), REQUEST)
     done = [sample_state(i, SampleState.SUCCEEDED, 2.0, outputs={"n": i}) for i in range(2)]
-    await ledger.write(request_id, *done, sample_failed(2, SampleCode.ENGINE_FAILED, "no", 3.0))
+    about = {"wave": {"slot": 1}, "compute": {"threads": 3}, "timings": {"queue": 1.0}, "guardrails": {"applied": True}}
+    await ledger.write(request_id, *done, sample_failed(2, SampleCode.ENGINE_FAILED, "no", 3.0, **about))
     await ledger.end(request_id, b'{"the":"response"}')
     await ledger.close()
 
@@ -331,6 +332,8 @@ async def test_reopened_samples_forget_their_results_and_survive_a_restart(tmp_p
     ledger = await opened(tmp_path)
     batch = await ledger.reopen("r1", [2], detached=True)
     assert states(batch) == ["succeeded", "succeeded", "queued"] and batch.detached
+    fresh = Sample(batch.samples[2].name, batch.samples[2].seed)
+    assert batch.samples[2] == fresh
     await ledger.close()
     ledger = Ledger(tmp_path, FakeClock())
     (batch,) = await ledger.open()

@@ -24,10 +24,11 @@ def components() -> Any:
     engine takes for it: two of them take three times the CPU of one."""
     import torch
 
-    from cosmos3_serve.generator.engines.diffusers.loader import load_components, settle_threads
+    from cosmos3_serve.generator.engines.diffusers.compute import thread_count, use_threads
+    from cosmos3_serve.generator.engines.diffusers.loader import load_components
 
     loaded = load_components(tiny_checkpoint().path, torch.device("cpu"))
-    settle_threads(loaded)
+    use_threads(thread_count(loaded.parameters, loaded.device))
     freeze_started()  # an engine that runs out of memory collects: half a second each time for what stays anyway
     return loaded
 

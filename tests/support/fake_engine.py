@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cosmos3_serve.contract.records import SampleCompute
 from cosmos3_serve.errors import SampleCode
 from cosmos3_serve.generator.engines.job import EngineError, EngineInfo, EngineJob, EngineResult, WaveRecord
 
@@ -22,6 +23,15 @@ INFO = EngineInfo(
     device="cpu",
     dtype="float32",
     supported_modes=("text2image",),
+)
+COMPUTE = SampleCompute(
+    device="cpu",
+    dtype="float32",
+    threads=3,
+    cpu="x86_64 GenuineIntel 6/143/8",
+    cpu_capability="AVX512",
+    libraries={"torch": "2.13.0+cpu"},
+    environment={"OMP_NUM_THREADS": "3"},
 )
 
 
@@ -151,6 +161,7 @@ def done(
         name=job.name,
         outputs=outputs,
         wave=company or WaveRecord(),
+        compute=COMPUTE,
         phases={"inference": 0.5, "encode": 0.1},
         guardrails={"configured": False, "applied": False, "checks": [{"check": "prompt", "decision": "not_run"}]},
     )

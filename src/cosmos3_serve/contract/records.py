@@ -118,6 +118,30 @@ class SampleWave(Strict):
     neighbours: list[str] = Field(default_factory=list)
 
 
+class SampleCompute(Strict):
+    """What computed a sample. On a CPU the same arguments under an equal record give the same bytes.
+
+    What an engine does not know is None or absent.
+
+    Attributes:
+        device: `cpu`, or the name of the GPU.
+        dtype: of the weights, such as `float32`.
+        threads: threads that torch computed with, read in the thread that ran the sample.
+        cpu: the processor: architecture, maker, family, model and stepping, and its name.
+        cpu_capability: the vector instructions that torch's own kernels use, such as `AVX2` or `AVX512`.
+        libraries: version by package, of those that compute, decode or encode.
+        environment: value by name, of the variables that choose kernels or limit threads and are set.
+    """
+
+    device: str = ""
+    dtype: str = ""
+    threads: Annotated[int, Field(ge=1)] | None = None
+    cpu: str | None = None
+    cpu_capability: str | None = None
+    libraries: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, str] = Field(default_factory=dict)
+
+
 class SampleRecord(Strict):
     """Outcome of one sample in `samples[]`.
 
@@ -126,6 +150,7 @@ class SampleRecord(Strict):
         guardrails: checks that ran and what they decided; `applied` separate from `configured`.
         timings: phase name to seconds (queue, staging, inference, encode, hash).
         seed: the seed that was used, given or drawn.
+        compute: what its bytes depend on beside its arguments; None where it has no result.
     """
 
     name: str
@@ -137,3 +162,4 @@ class SampleRecord(Strict):
     guardrails: dict[str, Any] = Field(default_factory=dict)
     timings: dict[str, Seconds] = Field(default_factory=dict)
     wave: SampleWave | None = None
+    compute: SampleCompute | None = None

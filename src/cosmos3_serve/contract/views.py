@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from cosmos3_serve.contract.records import SampleState, SampleWave
+from cosmos3_serve.contract.records import SampleCompute, SampleState, SampleWave
 
 
 class BatchState(StrEnum):
@@ -58,6 +58,7 @@ class SampleView(View):
     guardrails: dict[str, Any] = Field(default_factory=dict)
     timings: dict[str, float] = Field(default_factory=dict)
     wave: SampleWave | None = None
+    compute: SampleCompute | None = None
 
 
 class BatchView(View):

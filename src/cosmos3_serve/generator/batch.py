@@ -20,7 +20,7 @@ from cosmos3_serve.errors import SampleCode
 
 Record = dict[str, Any]
 FORMAT = 1
-RESULT_FIELDS = ("code", "message", "wave", "timings", "guardrails", "outputs", "artifacts")
+RESULT_FIELDS = ("code", "message", "wave", "compute", "timings", "guardrails", "outputs", "artifacts")
 
 
 @dataclass(slots=True)
@@ -37,6 +37,7 @@ class Sample:
     code: str | None = None
     message: str | None = None
     wave: dict[str, Any] | None = None
+    compute: dict[str, Any] | None = None
     timings: dict[str, float] = field(default_factory=dict)
     guardrails: dict[str, Any] = field(default_factory=dict)
     outputs: dict[str, Any] | None = None
@@ -50,7 +51,7 @@ class Sample:
 
     def reset(self) -> None:
         self.state, self.code, self.message, self.wave, self.outputs = SampleState.QUEUED, None, None, None, None
-        self.timings, self.guardrails, self.artifacts, self.inputs = {}, {}, [], []
+        self.compute, self.timings, self.guardrails, self.artifacts, self.inputs = None, {}, {}, [], []
 
 
 @dataclass(slots=True)

@@ -106,7 +106,7 @@ class Delivery:
         return timings | {name: s for name, s in phases.items() if is_safe_name(name) and math.isfinite(s) and s >= 0}
 
     def _told(self, result: EngineResult) -> dict[str, Any]:
-        """The engine's own records (wave, guardrails), each only if it is what it should be."""
+        """The engine's own records (wave, compute, guardrails), each only if it is what it should be."""
         about: dict[str, Any] = {}
         try:
             wave = SampleWave.model_validate(result.wave.model_dump())
@@ -115,6 +115,13 @@ class Delivery:
             self._count(wave)
         except (ValidationError, JsonProblem):
             log.warning("wave_record_malformed")
+        if result.compute is not None:
+            try:
+                compute = result.compute.model_dump(mode="json")
+                check_json(compute, max_depth=3, max_nodes=100)
+                about["compute"] = compute
+            except JsonProblem:
+                log.warning("compute_record_malformed")
         try:
             check_json(result.guardrails, max_depth=8, max_nodes=1000)
             about["guardrails"] = result.guardrails

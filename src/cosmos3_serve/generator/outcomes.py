@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.contract.batch import BatchResponse, CheckpointRecord, EngineRecord
-from cosmos3_serve.contract.records import Artifact, SampleOutputs, SampleRecord, SampleState, SampleWave
+from cosmos3_serve.contract.records import Artifact, SampleCompute, SampleOutputs, SampleRecord, SampleState, SampleWave
 from cosmos3_serve.contract.views import BatchState, BatchView, SampleView
 from cosmos3_serve.errors import SampleCode
 from cosmos3_serve.generator.batch import Batch, Sample, Summary
@@ -110,6 +110,7 @@ def build_response(batch: Batch, requested: Sequence[Mapping[str, Any]], service
                 guardrails=sample.guardrails,
                 timings=sample.timings,
                 wave=_wave(sample, companies),
+                compute=_compute(sample),
             )
             for sample in batch.samples
         ],
@@ -152,6 +153,10 @@ def _wave(sample: Sample, companies: Mapping[str, list[str]]) -> SampleWave | No
     return SampleWave(**{**sample.wave, "neighbours": [name for name in together if name != sample.name]})
 
 
+def _compute(sample: Sample) -> SampleCompute | None:
+    return None if sample.compute is None else SampleCompute.model_validate(sample.compute)
+
+
 def batch_view(batch: Batch, steps: Mapping[str, tuple[int, int]]) -> BatchView:
     """A batch as it is now; `steps` is (step, total) by sample name of what denoises."""
     states = [sample.state for sample in batch.samples]
@@ -187,6 +192,7 @@ def _sample_view(
         guardrails=sample.guardrails,
         timings=sample.timings,
         wave=_wave(sample, companies),
+        compute=_compute(sample),
     )
 
 

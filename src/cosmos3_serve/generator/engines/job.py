@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from cosmos3_serve.contract.records import SampleCompute
 from cosmos3_serve.errors import SampleCode, SampleError
 
 Weights = Literal["random", "pretrained", "unknown"]
@@ -79,13 +80,14 @@ class EngineResult(_Record):
     """What became of one sample: `outputs` (SampleOutputs of framework.md 7) or `error`, never both, never neither.
 
     Files in `outputs` are relative to the engine's output root. `phases` holds seconds by phase name; `guardrails` the
-    record of which checks ran and what they decided.
+    record of which checks ran and what they decided; `compute` what the bytes depend on, None without outputs.
     """
 
     name: str
     outputs: dict[str, Any] | None = None
     error: EngineError | None = None
     wave: WaveRecord = Field(default_factory=WaveRecord)
+    compute: SampleCompute | None = None
     phases: dict[str, float] = Field(default_factory=dict)
     guardrails: dict[str, Any] = Field(default_factory=dict)
 

@@ -4,6 +4,7 @@ By default samples of one layout share the matrix products where that was seen t
 as on CUDA, equal shapes must have the same bits on this machine, mixed ones agree within 1e-5.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -61,29 +62,46 @@ def test_mixed_shapes_are_recorded_and_packed_they_agree_within_1e_5(packed, roo
         assert error < 1e-5
 
 
+@pytest.fixture
+def torch_threads():
+    """Restores the number that the other tests have."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_with_the_same_number_of_threads_files_are_the_same_alone_and_in_a_wave(
-    root, files, small_canvas, monkeypatch, threads
-):
+@pytest.mark.usefixtures("small_canvas", "torch_threads")
+def test_with_the_same_number_of_threads_files_are_the_same_alone_and_in_a_wave(root, files, monkeypatch, threads):
     """Another number may give other bytes: with it a library splits its sums and picks its kernels differently."""
 
     def jobs(request: str) -> list[Any]:
-        modes = ("text2image", "image2video", "wam")
-        return [
-            make_job(root, m, request_id=f"{request}{threads}", prompt="x", seed=5, **case(m, files)) for m in modes
-        ]
+        fields = {"request_id": f"{request}{threads}", "prompt": "x", "seed": 5}
+        return [make_job(root, m, **fields, **case(m, files)) for m in ("text2image", "image2video", "wam")]
 
-    fresh = make_engine(root, monkeypatch)  # its VAE remembers nothing
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        for request in ("alone", "again"):
-            assert all(generate(fresh, job)[0].error is None for job in jobs(request))
-        assert [result.wave.inference_batch for result in generate(fresh, *jobs("wave"))] == [3, 3, 3]
-    finally:
-        torch.set_num_threads(before)
+    fresh = make_engine(root, monkeypatch, threads=threads)  # its VAE remembers nothing
+    for request in ("alone", "again"):
+        assert all(generate(fresh, job)[0].error is None for job in jobs(request))
+    assert [result.wave.inference_batch for result in generate(fresh, *jobs("wave"))] == [3, 3, 3]
     alone, again, wave = ([fingerprint(job) for job in jobs(request)] for request in ("alone", "again", "wave"))
     assert alone == again == wave
+
+
+@pytest.mark.usefixtures("small_canvas", "torch_threads")
+def test_the_record_has_the_number_of_threads_that_denoised_and_decoded(root, monkeypatch):
+    """As the worker does it: each in a thread of its own, which may have had another number before."""
+    fresh, used = make_engine(root, monkeypatch, threads=3), []
+    network, codec = fresh._network.forward, fresh._tools.codec.decode
+    monkeypatch.setattr(fresh._network, "forward", lambda block: used.append(torch.get_num_threads()) or network(block))
+    monkeypatch.setattr(fresh._tools.codec, "decode", lambda x: used.append(torch.get_num_threads()) or codec(x))
+    job = make_job(root, "threads", prompt="x", model_mode="text2image", num_steps=1)
+    with ThreadPoolExecutor(1) as denoising, ThreadPoolExecutor(1) as finishing:
+        for pool in (denoising, finishing):
+            pool.submit(torch.get_num_threads).result(60)  # from now on the thread does not follow the process
+            pool.submit(torch.set_num_threads, 2).result(60)
+        [item] = denoising.submit(fresh.denoise, [job], lambda *_: None, lambda key: False).result(60)
+        result = finishing.submit(fresh.finish, item).result(60)
+    assert result.compute is not None and set(used) == {result.compute.threads} == {3} and len(used) == 2
 
 
 def test_another_seed_gives_other_bytes(engine, root):

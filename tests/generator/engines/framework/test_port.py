@@ -10,6 +10,7 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from cosmos3_serve.contract.profile import FRAMEWORK_PROFILE
+from cosmos3_serve.contract.records import SampleCompute
 from cosmos3_serve.contract.resolve import resolve_sample
 from cosmos3_serve.contract.sample import SampleOverrides
 from cosmos3_serve.errors import EngineFailed, SampleCode, SampleError, StartRefused
@@ -223,6 +224,12 @@ async def test_what_upstream_checks_by_itself_is_recorded_and_no_decision_claime
     assert off.guardrails == {
         "configured": False, "applied": False, "checks": [{"check": "output.framework", "decision": "not_run"}]
     }  # fmt: skip
+
+
+async def test_the_record_names_the_device_and_claims_nothing_about_threads(tmp_path: Path) -> None:
+    engine = port(Upstream(), tmp_path)
+    info, result = await engine.info(), await engine.generate(job("a"))
+    assert result.compute == SampleCompute(device=info.device, dtype="bfloat16") and info.device
 
 
 async def test_what_upstreams_own_model_refuses_is_the_samples_fault(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 engine      DiffusersEngine: info, denoise (one wave), finish (one sample)
 lean        what a replica imports of diffusers, and what not
 loader      components from a checkpoint onto a device
+compute     what a sample's bytes depend on: processor, number of threads, libraries
 prompt      text to token ids
 positions   where text, vision and action tokens lie in time and space
 network     the transformer's forward over packed strands; text keys and values computed once

@@ -14,6 +14,7 @@ from cosmos3_serve.contract.wire import DIFFUSERS_BACKEND
 from cosmos3_serve.errors import SampleCode, SampleError, StartRefused
 from cosmos3_serve.generator.engines.ahead import Ahead
 from cosmos3_serve.generator.engines.diffusers.codec import Codec
+from cosmos3_serve.generator.engines.diffusers.compute import compute_record, thread_count, use_threads
 from cosmos3_serve.generator.engines.diffusers.condition import Conditioner
 from cosmos3_serve.generator.engines.diffusers.loader import (
     DeviceChoice,
@@ -21,7 +22,6 @@ from cosmos3_serve.generator.engines.diffusers.loader import (
     diffusers_version,
     load_components,
     pick_device,
-    settle_threads,
 )
 from cosmos3_serve.generator.engines.diffusers.network import Network
 from cosmos3_serve.generator.engines.diffusers.outputs import (
@@ -73,6 +73,8 @@ class DiffusersEngine:
             were checked before it came here.
         packing: which samples share a matrix product; default: the wave on CUDA, on a CPU those of one layout where
             that was seen to change no bit (see `together`).
+        threads: that torch computes with; default: one for a small model on a CPU, else as many as torch took. Another
+            number may give other bytes.
 
     Raises:
         GuardrailsUnavailable: the media check cannot be loaded or does not work.
@@ -88,12 +90,14 @@ class DiffusersEngine:
         device: DeviceChoice = "auto",
         guardrails: GuardrailFiles | None,
         packing: Packing | None = None,
+        threads: int | None = None,
     ) -> None:
         # Before anything else is loaded: a check that does not work must not cost a GPU minute.
         self._guard: MediaGuard = make_guard(guardrails)
         _require_encoder()
         parts = load_components(checkpoint.path, pick_device(device))
-        settle_threads(parts)
+        self._threads = threads or thread_count(parts.parameters, parts.device)
+        use_threads(self._threads)
         if parts.device.type == "cpu":
             keep_freed_memory()  # a convolution takes and frees megabytes hundreds of times a sample
         self._guard.to(parts.device)
@@ -154,6 +158,8 @@ class DiffusersEngine:
         """
         if not 0 < len(jobs) <= self._max_num_seqs:
             raise ValueError(f"{len(jobs)} jobs in one wave; 1 to {self._max_num_seqs} are allowed")
+        use_threads(self._threads)  # each thread of this process has a number of its own
+        compute = compute_record(self._tools.parts.device, self._tools.parts.dtype)
         with self._lock, torch.inference_mode():
             replay = Replay(self._network, self._tools.codec.quiet) if self._replays else None
             wave = Wave(self._network, self._prepare, self._packing, on_step, is_cancelled, replay, self._proven)
@@ -162,7 +168,7 @@ class DiffusersEngine:
         for seat in seats:
             phases = {"prepare": seat.prepare_s, "inference": seat.inference_s}
             if seat.latents is not None:
-                results.append(Denoised(seat.job, seat.latents, seat.wave, phases))
+                results.append(Denoised(seat.job, seat.latents, seat.wave, compute, phases))
             else:
                 error = seat.error or SampleError(SampleCode.ENGINE_FAILED, "the sample got lost")
                 results.append(FailedSample(error, seat.job, seat.wave, phases, self._guard.loaded))
@@ -172,6 +178,7 @@ class DiffusersEngine:
         """Decode, encode and write one sample. Never raises for the sample's sake: a failure is a result too."""
         if isinstance(item, FailedSample):
             return self._finisher.failure(item)
+        use_threads(self._threads)
         for last_chance in (False, True):
             try:
                 with torch.inference_mode():

@@ -18,9 +18,6 @@ from cosmos3_serve.errors import CheckpointUnavailable, StartRefused
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 
-# Below this many parameters a matrix product on a CPU is over before a second thread has woken up.
-_SMALL = 100_000_000
-
 
 @dataclass(frozen=True)
 class Components:
@@ -39,6 +36,11 @@ class Components:
     def temporal(self) -> int:
         """Frames per latent frame after the first."""
         return int(self.vae.config.scale_factor_temporal)
+
+    @property
+    def parameters(self) -> int:
+        """Of the transformer."""
+        return sum(p.numel() for p in self.transformer.parameters())
 
 
 def diffusers_version() -> str:
@@ -97,15 +99,6 @@ def load_components(path: Path, device: torch.device, dtype: torch.dtype | None 
     for module in (transformer, vae):
         module.eval().requires_grad_(False).to(device)
     return Components(transformer, vae, tokenizer, device, dtype)
-
-
-def settle_threads(parts: Components) -> None:
-    """Give a small model on a CPU one thread. Its threads would mostly wait for each other, and burn time doing so when
-    other work shares the cores; decoding runs beside denoising anyway. Another number of threads may give other bytes.
-    """
-    size = sum(p.numel() for p in parts.transformer.parameters())
-    if parts.device.type == "cpu" and size < _SMALL and torch.get_num_threads() > 1:
-        torch.set_num_threads(1)
 
 
 def _check(transformer: Any, vae: Any, tokenizer: Any) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from cosmos3_serve.contract import wire
 from cosmos3_serve.contract.modes import HINTS
+from cosmos3_serve.contract.records import SampleCompute
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.engines.diffusers.codec import Codec, to_frames
 from cosmos3_serve.generator.engines.diffusers.run import Latents, check_finite, transfer_chunk
@@ -37,6 +38,7 @@ class Denoised:
     job: EngineJob
     latents: Latents
     wave: WaveRecord
+    compute: SampleCompute
     phases: dict[str, float] = field(default_factory=dict)
 
 
@@ -146,6 +148,7 @@ class Finisher:
             name=done.job.name,
             outputs=outputs,
             wave=done.wave,
+            compute=done.compute,
             phases={**done.phases, **phases},
             guardrails=guard_record(self._guard.configured, checks),
         )

@@ -19,6 +19,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException, RequestCancelledError
 
 from cosmos3_serve.contract.grouping import shape_key, wave_key
+from cosmos3_serve.contract.records import SampleCompute
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.errors import EngineFailed, SampleCode, SampleError
 from cosmos3_serve.generator.batch_files import PRIVATE
@@ -160,7 +161,14 @@ class FrameworkEngine:
         # The texts were checked before the job came here; this is what upstream checks by itself.
         record = guard_record(self._guarded, upstream_checks(self._guarded, modality=sample.modality))
         # Upstream does not tell its phases apart: this one holds denoising, decoding, encoding and writing.
-        return EngineResult(name=job.name, outputs=outputs, wave=wave, phases={"inference": seconds}, guardrails=record)
+        return EngineResult(
+            name=job.name,
+            outputs=outputs,
+            wave=wave,
+            compute=SampleCompute(device=self._info.device, dtype=self._info.dtype),
+            phases={"inference": seconds},
+            guardrails=record,
+        )
 
     async def progress(self) -> dict[str, tuple[int, int]]:
         return {}
