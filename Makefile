@@ -7,8 +7,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 TORCH ?= 2.13.0
-# Where plain `pip install torch` would bring a CUDA build of several GB, name PyTorch's CPU index here:
-#   make quickstart TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# The index that PyTorch comes from. Where none is named, scripts/torch_index.py chooses: PyTorch's CPU index on a machine
+# without an NVIDIA device, where it can be reached, else pip's own.
 TORCH_INDEX ?=
 ARGS ?=
 # Two lanes of tests that start services, and units in what they leave of the cores: tests/support/lanes.py.
@@ -20,6 +20,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # uv downloads in parallel; pip does it where uv cannot, for example behind a private index.
 install = $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '$(1)' || \
 	$(PIP) install --quiet --no-compile --constraint constraints.txt --editable '$(1)'
+
+# pip, since uv does not look into pip's own places (find-links, a configured index).
+install_torch = index=$$($(BIN)/python scripts/torch_index.py $(TORCH_INDEX)); \
+	$(PIP) install --quiet --no-compile $${index:+--index-url $$index} torch==$(TORCH) || \
+	{ test -n "$$index" && echo "PyTorch $(TORCH) could not be had from $$index: trying pip's own index" && \
+	$(PIP) install --quiet --no-compile torch==$(TORCH); }
 
 # What is installed already is enough: a development environment also runs the quickstart.
 INSTALLED := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(VENV)/.quickstart)
@@ -98,7 +104,7 @@ $(VENV)/.torch:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed: install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "installing PyTorch $(TORCH) into $(VENV)" >&2
 	@$(PYTHON) -m venv $(VENV) >&2
-	@$(PIP) install --quiet --no-compile $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH) >&2
+	@{ $(install_torch); } >&2
 	-@$(PIP) install --quiet --no-compile 'uv>=0.5' >&2
 	@touch $@
 

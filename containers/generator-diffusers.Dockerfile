@@ -10,10 +10,16 @@ ARG SOURCE_SHA
 WORKDIR /build
 COPY pyproject.toml hatch_build.py README.md LICENSE constraints.txt ./
 COPY src src
+# uv, since pip cannot leave out a requirement: pyproject.toml replaces the OpenCV build that wants libGL by the headless one.
+# Bytecode is written here: the service may not write into /opt/venv. uv gets no cache into a layer.
+ENV UV_NO_CACHE=1 \
+    UV_COMPILE_BYTECODE=1
+RUN python -m venv /opt/uv \
+    && /opt/uv/bin/pip install --no-cache-dir uv==0.12.24
 RUN : "${SOURCE_SHA:?give the commit that is built}" \
     && python -m venv /opt/venv \
-    && NPA_IMAGE_SOURCE_SHA="${SOURCE_SHA}" /opt/venv/bin/pip install --no-cache-dir --constraint constraints.txt \
-        '.[diffusers,guardrails]'
+    && NPA_IMAGE_SOURCE_SHA="${SOURCE_SHA}" /opt/uv/bin/uv pip install --python /opt/venv/bin/python \
+        --constraint constraints.txt '.[diffusers,guardrails]' opencv-python-headless
 
 FROM ${BASE_IMAGE}@${BASE_DIGEST}
 ARG BASE_IMAGE
@@ -42,6 +48,8 @@ ENV PATH=/opt/venv/bin:$PATH \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility,video
 USER 1000:1000
 WORKDIR /var/lib/cosmos3
+# Stops a build whose guarded start could not import what it needs, for example for want of a shared library.
+RUN ["python", "-c", "from cosmos3_serve.generator.guardrails.packages import import_packages as i; i('diffusers')"]
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 # Liveness, with the service's own token: answered while weights load and whatever the load. Readiness is another question.

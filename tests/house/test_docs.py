@@ -112,7 +112,17 @@ def test_the_handbook_installs_both_engines_and_the_reasoner_with_extras_that_th
     rows = {line.split("|")[1].strip() for line in words.splitlines() if line.startswith("|")}
     assert {"client", "service, diffusers engine", "service, framework engine", "reasoner"} <= rows
     extras = tomllib.loads(text(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
-    assert set(re.findall(r"cosmos3-serve\[(\w+)\]", words)) <= set(extras)
+    assert {"diffusers", "reasoner"} <= set(re.findall(r"pip install '\.\[(\w+)\]'", words)) <= set(extras)
+
+
+def test_nothing_is_installed_by_a_name_that_no_package_index_has() -> None:
+    """Until it is published: in pages, in what commands print, in container files and manifests."""
+    places = [ROOT / name for name in ("src", "docs", "recipes", "workflows", "containers", "scripts", "benchmarks")]
+    files = [path for place in places for path in place.rglob("*") if path.suffix not in (".pyc", ".sha256")]
+    for path in [ROOT / "README.md", ROOT / "Makefile", *files]:
+        if path.is_file():
+            for line in text(path).splitlines():
+                assert not re.search(r"cosmos3-serve\[|install ['\"]?cosmos3-serve\b", line), f"{path}: {line}"
 
 
 def test_the_handbook_rotates_the_tokens_of_both_services() -> None:

@@ -13,6 +13,7 @@ PYTHON = """#!/bin/sh
 case "$*" in
     *version_info*) echo "$FAKE_VERSION";;
     *"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python";;
+    *torch_index*) shift; echo "${1:-$FAKE_INDEX}";;
     *purelib*) mkdir -p "$FAKE_SITE" && echo "$FAKE_SITE";;
     *) echo "$*" >>"$FAKE_LOG";;
 esac
@@ -61,6 +62,16 @@ def test_on_a_cpu_it_installs_removes_three_and_hooks_torchvision(tmp_path: Path
     assert "Cosmos3ForConditionalGeneration" in check
     assert (machine.site / "_cosmos3_torchvision_on_cpu.pth").read_text() == "import _cosmos3_torchvision_on_cpu\n"
     assert (machine.site / "_cosmos3_torchvision_on_cpu.py").read_text().startswith('"""Makes a torchvision')
+
+
+def test_the_cpu_index_is_asked_for_torch_where_it_can_be_reached(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    assert machine.run(FAKE_INDEX="https://index.example/found").returncode == 0
+    assert "--extra-index-url https://index.example/found" in machine.lines()[0]
+    (tmp_path / "other").mkdir()
+    machine = Machine(tmp_path / "other")
+    assert machine.run().returncode == 0
+    assert "--extra-index-url" not in machine.lines()[0]
 
 
 def test_with_uv_what_is_not_wanted_is_not_fetched(tmp_path: Path) -> None:

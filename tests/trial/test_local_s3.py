@@ -74,4 +74,4 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(UsageError) as caught:
         LocalS3().start()
     assert caught.value.stable_code == "extra_missing"
-    assert "cosmos3-serve[quickstart]" in caught.value.remedy
+    assert "'.[quickstart]'" in caught.value.remedy

@@ -133,7 +133,7 @@ def test_missing_library_names_the_extra(tmp_path, monkeypatch):
     with pytest.raises(StartRefused) as caught:
         tiny.ensure_tiny(tmp_path)
     assert caught.value.stable_code == "dependency_missing"
-    assert "cosmos3-serve[diffusers]" in caught.value.remedy
+    assert "'.[diffusers]'" in caught.value.remedy
 
 
 def test_a_file_in_place_of_the_cache_is_refused(tmp_path):

@@ -70,7 +70,8 @@ def drawing() -> Any:
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        raise UsageError("plots need matplotlib", remedy="pip install 'cosmos3-serve[bench]'") from None
+        remedy = "pip install '.[bench]' in a checkout of cosmos3-serve"
+        raise UsageError("plots need matplotlib", remedy=remedy) from None
     return pyplot
 
 

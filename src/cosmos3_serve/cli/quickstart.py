@@ -74,7 +74,7 @@ def _farewell(console: Console, result: Mapping[str, Any]) -> None:
 NEXT = """
 Next, with a GPU and real weights:
 
-  pip install 'cosmos3-serve[guardrails]'               # the diffusers engine and NVIDIA's checks
+  uv pip install '.[guardrails]' opencv-python-headless # in this checkout: the diffusers engine and NVIDIA's checks
   export NPA_COSMOS3_RAY_TOKEN=...                      # the bearer token that clients must send
   export HF_TOKEN=...                                   # of an account that accepted the guardrails' licence
   export COSMOS3_GUARDRAIL_REVISION=...                 # the commit of nvidia/Cosmos-1.0-Guardrail that you reviewed

@@ -16,7 +16,7 @@ from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.generator.engines.framework import interpreter
 from cosmos3_serve.settings import Engine, GeneratorSettings
 
-INSTALL = "pip install 'cosmos3-serve[diffusers]'"
+INSTALL = "pip install '.[diffusers]' in a checkout of cosmos3-serve"
 ENGINE_ENV = GeneratorSettings.env_name("engine")
 
 

@@ -164,7 +164,7 @@ def _validator() -> Any:
         raise StartRefused(
             "nothing was checked: the schemas (kubernetes-validate) are not installed",
             code="deploy_extra_missing",
-            remedy="pip install 'cosmos3-serve[deploy]'",
+            remedy="pip install '.[deploy]' in a checkout of cosmos3-serve",
         ) from None
     del kubernetes_validate
     return utils

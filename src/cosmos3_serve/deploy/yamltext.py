@@ -18,7 +18,7 @@ def yaml_module() -> Any:
         raise StartRefused(
             "manifests need PyYAML, and it is not installed",
             code="deploy_extra_missing",
-            remedy="pip install 'cosmos3-serve[deploy]'",
+            remedy="pip install '.[deploy]' in a checkout of cosmos3-serve",
         ) from None
     return yaml
 

@@ -45,7 +45,8 @@ class Recording:
         except ImportError:
             raise UsageError(
                 "a recording needs rerun-sdk, which is not installed",
-                remedy="pip install 'cosmos3-serve[review]', or leave the recording out with --no-rrd",
+                remedy="pip install '.[review]' in a checkout of cosmos3-serve, "
+                "or leave the recording out with --no-rrd",
                 code="extra_missing",
             ) from None
         self._rr: Any = rerun

@@ -69,7 +69,7 @@ class LocalS3:
             self.stop()
             raise UsageError(
                 f"the local S3 server needs the package {said['missing']}",
-                remedy="install cosmos3-serve[quickstart]",
+                remedy="pip install '.[quickstart]' in a checkout of cosmos3-serve",
                 code="extra_missing",
             )
         if not said.get("port"):

@@ -223,7 +223,8 @@ def _client() -> Any:
     except ImportError:
         raise StartRefused(
             "fetching from the Hub needs huggingface_hub, which is not installed",
-            remedy="install the extra: pip install 'cosmos3-serve[diffusers]', or name a local directory",
+            remedy="install the extra: pip install '.[diffusers]' in a checkout of cosmos3-serve, "
+            "or name a local directory",
             code="dependency_missing",
         ) from None
     return huggingface_hub

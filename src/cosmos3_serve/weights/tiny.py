@@ -82,7 +82,7 @@ def _build(path: Path, seed: int) -> None:
     except ImportError as error:
         raise StartRefused(
             f"the tiny checkpoint cannot be built: {error.name or error} is not installed",
-            remedy="install the extra: pip install 'cosmos3-serve[diffusers]'",
+            remedy="install the extra: pip install '.[diffusers]' in a checkout of cosmos3-serve",
             code="dependency_missing",
         ) from None
     except OSError as error:

@@ -220,5 +220,6 @@ def _require_encoder() -> None:
         imageio_ffmpeg.get_ffmpeg_exe()
     except (ImportError, RuntimeError) as error:
         raise StartRefused(
-            f"videos cannot be encoded: {error}", remedy="install the extra: pip install 'cosmos3-serve[diffusers]'"
+            f"videos cannot be encoded: {error}",
+            remedy="install the extra: pip install '.[diffusers]' in a checkout of cosmos3-serve",
         ) from None

@@ -101,7 +101,7 @@ def _basics(facts: Mapping[str, Any]) -> Iterator[Finding]:
         "cosmos3-serve",
         facts["cosmos3_serve"],
         _there(facts["cosmos3_serve"]),
-        "pip install 'cosmos3-serve[framework]'",
+        "pip install '.[framework]' in a checkout of cosmos3-serve",
     )
     yield Finding(
         "cosmos-framework", bool(facts["framework"]["package"]), _there(facts["framework"]["package"]), INSTALL
