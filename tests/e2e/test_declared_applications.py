@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import pytest
@@ -76,7 +76,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, hub: StubHub) -> Iterator[
         )
     assert process.stdin is not None and process.stdout is not None
     try:
-        reach = json.loads(process.stdout.readline())
+        reach = _said(process.stdout)
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=120.0) as http:
             until = time.monotonic() + 400
@@ -84,7 +84,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, hub: StubHub) -> Iterator[
                 assert process.poll() is None and time.monotonic() < until, (folder / "log").read_text()[-3000:]
                 process.stdin.write("status\n")
                 process.stdin.flush()
-                applications = json.loads(process.stdout.readline())
+                applications = _said(process.stdout)
                 assert not any(status == "DEPLOY_FAILED" for status, _ in applications.values()), applications
                 time.sleep(1.0)
             yield http, {**environ, **reach}
@@ -101,6 +101,15 @@ def _pod_environ(service: dict[str, Any], cache: Path) -> dict[str, str]:
     inside = {name: value.replace(mount, str(cache)) for name, value in found.items() if value.startswith(mount)}
     assert inside["NLTK_DATA"] == str(cache / "nltk")
     return inside
+
+
+def _said(lines: IO[str]) -> dict[str, Any]:
+    """The next of its own lines; Ray writes others between them."""
+    for line in lines:
+        if line.startswith("{"):
+            said: dict[str, Any] = json.loads(line)
+            return said
+    raise AssertionError("the cluster's process has ended")
 
 
 def _ready(http: httpx.Client) -> bool:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support.framework_service import CPU, DOUBLE, SRC
+from support.framework_service import CPU, DOUBLE, SRC, SUPPORT
 from support.real_framework import PYTHON, needs_framework
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), needs_framework]
@@ -25,5 +25,5 @@ def signatures(python: str, *path: object) -> dict[str, list[list[str]]]:
 def test_the_double_takes_what_upstream_takes() -> None:
     """Names, kinds and defaults of every parameter: a call by keyword that the double takes must not fail upstream."""
     real = signatures(PYTHON)
-    double = signatures(sys.executable, DOUBLE, SRC)
+    double = signatures(sys.executable, DOUBLE, SRC, SUPPORT.parent)
     assert len(real) > 12 and double == real

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 from PIL import Image, ImageChops, ImageStat
 from support.framework_service import CPU, SRC, RealGenerator
@@ -160,6 +161,18 @@ def test_pictures_a_clip_and_a_thought_go_all_the_way_to_s3(
     keep("upstream-generate-batch-calls.json", calls)
 
 
+def test_a_clip_with_sound(s3: LocalS3, service: RealGenerator, tmp_path: Path) -> None:
+    sample = {"name": "loud", "model_mode": "text2video", "prompt": "it rings", "num_frames": 5, "seed": 4, **SMALL}
+    manifest = publish(s3, service, "sound", [sample | {"enable_sound": True}], tmp_path)
+    assert manifest["status"] == "completed"
+    response = json.loads(read(s3, "out/sound/response.json"))
+    clip = read(s3, f"out/sound/artifacts/{response['request_id']}/loud/vision.mp4")
+    with av.open(io.BytesIO(clip)) as media:
+        (audio,) = media.streams.audio
+        assert (audio.codec_context.name, audio.rate) == ("aac", 48000)
+        assert media.streams.video
+
+
 def test_an_image_from_s3_with_an_encoded_name_conditions_a_clip(
     s3: LocalS3, service: RealGenerator, tmp_path: Path
 ) -> None:
@@ -221,6 +234,31 @@ def test_the_doctor_finds_only_what_a_machine_without_gpu_lacks() -> None:
     assert all(check["ok"] for name, check in checks.items() if name.startswith("import "))
     wrong = {name for name, check in checks.items() if not check["ok"] and check["required"]}
     assert wrong <= {"gpu", "attention backend"}
+
+
+def test_a_second_start_from_the_same_cache_and_no_connection_leaves(service: RealGenerator, checkpoint: Path) -> None:
+    """Upstream converts the audio autoencoder where it is: in our copy, which the second start finds as it was."""
+    with client(service) as http:
+        first = http.get("/ready").json()
+    (made,) = service.copies()
+    before = {path.name: path.stat().st_mtime_ns for path in made.iterdir()}
+    assert {"avae_48k_noncausal_25hz_64ch.ckpt", "avae_48k_noncausal_25hz_64ch.json"} < before.keys()
+    service.stop()
+    service.launch().wait_ready()
+    with client(service) as http:
+        second = http.get("/ready").json()
+        answer = http.post(
+            "/v1/batches", json={"samples": [{"name": "again", "prompt": "x", "num_frames": 1, **SMALL}]}
+        )
+    assert [sample["state"] for sample in answer.json()["samples"]] == ["succeeded"]
+    assert second["status"] == "ready" and second["checkpoint_digest"] == first["checkpoint_digest"]
+    assert {path.name: path.stat().st_mtime_ns for path in made.iterdir()} == before
+    assert service.copies() == [made]
+    assert {path.name for path in (checkpoint / "sound_tokenizer").iterdir()} == {
+        "config.json", "diffusion_pytorch_model.safetensors",
+    }  # fmt: skip
+    assert not service.sockets_path.exists(), service.sockets_path.read_text()
+    keep("second-start.json", {"first": first, "second": second})
 
 
 def difference(one: bytes, other: bytes) -> float:

@@ -76,6 +76,7 @@ class RealGenerator(LocalGenerator):
 
     def __init__(self, python: Path, checkpoint: Path, environ: dict[str, str], folder: Path) -> None:
         self.python = python
+        self.folder = folder
         self.events_path = folder / "events.jsonl"
         self.sockets_path = folder / "sockets"
         own = {
@@ -94,6 +95,10 @@ class RealGenerator(LocalGenerator):
 
     def command(self) -> list[str]:
         return [str(self.python), "-m", self.module]
+
+    def copies(self) -> list[Path]:
+        """The folders in which upstream may convert an audio autoencoder."""
+        return sorted(path for path in (self.folder / "framework" / "sound").iterdir() if path.is_dir())
 
     def events(self) -> list[list[str]]:
         """Sample names of each call of upstream's `generate_batch`."""
