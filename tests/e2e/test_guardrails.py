@@ -103,6 +103,11 @@ def test_a_negative_prompt_is_checked(guarded: GuardedGenerator) -> None:
     assert "negative_prompt" in answer["samples"][0]["message"]
 
 
+def test_no_connection_leaves_the_machine(guarded: GuardedGenerator) -> None:
+    """In no process of the service, loading and after the generations above; the stub Hub is on this machine."""
+    assert not guarded.sockets_path.exists(), guarded.sockets_path.read_text()
+
+
 def test_no_prompt_in_the_log(guarded: GuardedGenerator) -> None:
     with client(guarded) as http:
         assert http.post("/v1/batches", json=batch(f"a very secret {RAISE}")).status_code == 200

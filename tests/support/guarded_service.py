@@ -36,9 +36,16 @@ class GuardedGenerator(LocalGenerator):
 
     def defaults(self, cache_dir: Path, name: str) -> dict[str, str]:
         tests = Path(__file__).parents[1]
-        path = [str(tests), str(tests / "support" / "packages"), os.environ.get("PYTHONPATH", "")]
+        support = tests / "support"
+        path = [
+            *(str(support / name) for name in ("sockets", "packages")),
+            str(tests),
+            os.environ.get("PYTHONPATH", ""),
+        ]
+        self.sockets_path = cache_dir / f"sockets-{name}"
         return super().defaults(cache_dir, name) | {
             "NPA_COSMOS3_RAY_GUARDRAILS": "true",
+            "COSMOS3_TEST_SOCKETS": str(self.sockets_path),
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
         }
 

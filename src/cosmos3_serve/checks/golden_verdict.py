@@ -147,6 +147,7 @@ def verdict(seen: Seen, trouble: Sequence[str] = ()) -> dict[str, Any]:
         "checkpoint": seen.ready.get("checkpoint"),
         "checkpoint_revision": seen.ready.get("checkpoint_revision"),
         "weights": seen.manifest.get("weights", "unknown"),
+        "payload_verified": seen.ready.get("payload_verified"),
         "guardrails": {
             "configured": seen.ready.get("guardrails"),
             "applied": guardrails_applied(seen.manifest),

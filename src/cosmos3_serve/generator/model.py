@@ -44,6 +44,7 @@ class ModelReplica:
 
     def __init__(self, settings: GeneratorSettings, checkpoint: Checkpoint, guardrails: GuardrailFiles | None) -> None:
         logs.configure(settings.log_level)
+        os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub reads it: all that may be loaded is on the disk
         with uncollected():
             from cosmos3_serve.generator.engines.diffusers.loader import capabilities, pick_device
 

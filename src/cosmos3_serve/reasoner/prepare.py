@@ -68,6 +68,7 @@ def served_model(settings: ReasonerSettings, checkpoint: Checkpoint, interpreter
         weights=checkpoint.weights,
         path=checkpoint.path,
         max_model_len=length,
+        verified=checkpoint.verified,
     )
 
 

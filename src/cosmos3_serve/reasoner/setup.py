@@ -18,7 +18,11 @@ SECRET_HEADER = "x-cosmos3-cluster-secret"
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model as clients see it, and where its files are on each machine."""
+    """The model as clients see it, and where its files are on each machine.
+
+    Args:
+        verified: every byte of the checkpoint was checked against the Hub's hashes.
+    """
 
     checkpoint: str
     revision: str
@@ -27,6 +31,7 @@ class ServedModel:
     path: Path
     max_model_len: int
     name: str = MODEL_NAME
+    verified: bool = False
 
 
 @dataclass(frozen=True, slots=True)

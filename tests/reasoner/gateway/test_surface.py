@@ -89,7 +89,7 @@ async def test_ready_waits_for_a_canary_that_saw_a_video(tmp_path: Path) -> None
         told = await http.get("/ready")
         assert told.status_code == 200, told.text
         assert {c["name"] for c in told.json()["checks"]} >= {"registry", "replicas", "canary", "tokens", "accepting"}
-        assert told.json()["weights"] == "random"
+        assert (told.json()["weights"], told.json()["payload_verified"]) == ("random", False)
         stub = await here.add_replica()
         stub.turns.append(says(500, "no decoder"))
         await here.seen()

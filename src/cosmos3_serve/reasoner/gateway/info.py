@@ -66,6 +66,7 @@ async def ready_report(front: Front) -> dict[str, Any]:
         "checkpoint_revision": model.revision,
         "checkpoint_digest": model.digest,
         "weights": model.weights,
+        "payload_verified": model.verified,
         "max_model_len": model.max_model_len,
         "routing": settings.routing,
         "session_mode": settings.session_mode,
