@@ -145,6 +145,18 @@ def test_a_changed_answer_is_laid_out_anew(start: Start) -> None:
     assert "downloader.py" in program.read_text() and link.read_text() == WAN_VAE.revision
 
 
+def test_what_the_hubs_client_keeps_for_itself_is_left_alone(start: Start) -> None:
+    first = start(guardrails=False)
+    kept = [first.root / "hub" / "CACHEDIR.TAG", first.root / "hub" / ".locks" / "models--a--b" / "c.lock"]
+    for path in kept:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert start(guardrails=False) == first and all(path.exists() for path in kept)
+    (first.root / "hub" / "models--someone--else").write_text("x")
+    start(guardrails=False)
+    assert not (first.root / "hub" / "models--someone--else").exists()
+
+
 def test_an_asset_that_the_hub_serves_otherwise_is_refused(start: Start, hub: StubHub) -> None:
     hub.repos[WAN_VAE.repo].lies["Wan2.2_VAE.pth"] = b"other, no weights"[:16]
     with pytest.raises(CheckpointUnavailable) as refused:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 SOUND = "sound_tokenizer"
 FOLDER = "framework"
 MARKER = ".cosmos3-derived.json"
+KEPT_BY_HUB = re.compile(r"hub/(CACHEDIR\.TAG$|\.locks/|[^/]+/\.no_exist/)")
 # Of the repository that Nano's config names, for a checkpoint of another name: its processor and audio autoencoder.
 NANO_PARTS = Asset(
     assets.NANO.repo,
@@ -156,7 +158,7 @@ class _Tree:
     def build(self, home: Path) -> Path:
         content = json.dumps([self.links, self.texts], sort_keys=True)
         root = home / hashlib.sha256(content.encode()).hexdigest()[:16]
-        if root.is_dir() and self._found(root) == (self.links, self.texts):
+        if root.is_dir() and self._intact(root):
             return root
         partial = Path(tempfile.mkdtemp(dir=home, prefix=".partial-"))
         try:
@@ -174,17 +176,17 @@ class _Tree:
             raise
         return root
 
-    @staticmethod
-    def _found(root: Path) -> tuple[dict[str, str], dict[str, str]]:
+    def _intact(self, root: Path) -> bool:
+        """Whether all of it is there and nothing else, but what huggingface_hub keeps for itself in a cache."""
         links, texts = {}, {}
         for folder, names, files in os.walk(root):
             for path in (Path(folder) / name for name in (*names, *files)):
                 relative = path.relative_to(root).as_posix()
                 if path.is_symlink():
                     links[relative] = str(path.readlink())
-                elif path.is_file():
+                elif path.is_file() and not KEPT_BY_HUB.match(relative):
                     texts[relative] = path.read_text(encoding="utf-8", errors="replace")
-        return links, texts
+        return (links, texts) == (self.links, self.texts)
 
 
 def _converted(source: Path, home: Path, hashes: HashCache, convert: Convert) -> Path:
