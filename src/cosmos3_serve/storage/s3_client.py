@@ -18,12 +18,6 @@ def s3_client(bucket: str, access: S3Access, policy: RetryPolicy, *, retries: in
         "read_timeout": timedelta(seconds=policy.read_timeout_s),
         "timeout": timedelta(days=1),  # the library's 30 s would cut a long body; silence is what read_timeout ends
     }
-    credential = {
-        "access_key_id": access.access_key_id,
-        "secret_access_key": access.secret_access_key,
-        "token": access.session_token,
-        "expires_at": None,
-    }
     return S3Store(
         bucket,
         endpoint=access.endpoint,
@@ -32,7 +26,7 @@ def s3_client(bucket: str, access: S3Access, policy: RetryPolicy, *, retries: in
         virtual_hosted_style_request=False,
         skip_signature=False,
         disable_bulk_delete=True,
-        credential_provider=lambda: credential,  # type: ignore[arg-type]
+        **access.credentials(),
         client_options=options,  # type: ignore[arg-type]
         retry_config={
             "max_retries": retries,
