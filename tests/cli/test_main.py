@@ -1,6 +1,8 @@
 """Every command answers --help and fails in words; `npa workbench cosmos3` is the same tree."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,3 +129,20 @@ def test_version_and_tables_are_data_with_json(capsys: pytest.CaptureFixture[str
     for command, key in (("version", "cosmos3-serve"), ("settings", "settings"), ("errors", "errors")):
         assert run(command, "--json") == 0
         assert key in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_exit_code_survives_a_thread_that_outlives_the_interpreter(code: int) -> None:
+    """A library that aborts once the interpreter is gone stands in for obstore's threads."""
+    program = f"""
+import atexit, ctypes, sys, types
+sys.modules["obstore"] = types.ModuleType("obstore")
+abort = ctypes.CFUNCTYPE(None)(ctypes.CDLL(None).abort)
+ctypes.pythonapi.Py_AtExit(abort)
+atexit.register(print, "cleaned up")
+from cosmos3_serve.cli.main import leave
+print("said")
+leave({code})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (code, "said\ncleaned up\n"), done.stderr

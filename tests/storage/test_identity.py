@@ -43,7 +43,7 @@ os._exit(0)  # what obstore still does in its threads need not meet the interpre
 
 
 def in_body(data: bytes) -> bytes:
-    """moto looks for the action of an unsigned request in its body, obstore writes it into the query; AWS takes both."""
+    """moto looks for an unsigned request's action in its body, obstore writes it into the query; AWS takes both."""
     found = re.match(rb"POST /\?(Action=AssumeRoleWithWebIdentity\S*) ", data)
     if found is None:
         return data

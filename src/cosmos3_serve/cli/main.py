@@ -6,7 +6,10 @@ the client need neither Ray nor torch. `run()` is the only place where a failure
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import copy
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -125,12 +128,27 @@ def _narrowed(app: typer.Typer, words: Sequence[str]) -> typer.Typer:
     return narrow
 
 
+def leave(code: int) -> NoReturn:
+    """End the process with this exit code.
+
+    obstore's threads outlive what was asked of them. One that finds the interpreter gone aborts the process, and the
+    exit code with it (seen in one of ten failing TLS connections): so the interpreter is not taken down around them.
+    """
+    if "obstore" in sys.modules and "ray" not in sys.modules:  # Ray's own processes end by its exit functions
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or its reader went away
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 def cosmos3() -> NoReturn:
-    sys.exit(run(build(), "cosmos3"))
+    leave(run(build(), "cosmos3"))
 
 
 def npa() -> NoReturn:
-    sys.exit(run(build_npa(), "npa"))
+    leave(run(build_npa(), "npa"))
 
 
 if __name__ == "__main__":
