@@ -232,7 +232,7 @@ def code_rows() -> list[dict[str, str]]:
     rows: dict[tuple[str, str], list[str]] = {}
     found = [(place.kind, place.code, place.remedy) for place in places() if place.code is not None]
     for kind, code, remedy in [*found, *(one for family in families().values() for one in family)]:
-        if code != _CLASSES[kind].code:
+        if code and code != _CLASSES[kind].code:  # an empty code stands for the class's own
             remedies = rows.setdefault((code, kind), [])
             remedy = remedy or _CLASSES[kind].default_remedy
             if remedy and remedy not in remedies:

@@ -20,7 +20,7 @@ class RetryPolicy:
 
     Args:
         attempts: tries in all, the first included.
-        base_s, cap_s: the n-th wait is uniform in 0..min(cap_s, base_s * 2**n).
+        base_s, cap_s: the n-th wait (from 1) is uniform in 0..min(cap_s, base_s * 2**(n-1)), so the first in 0..base_s.
         deadline_s: seconds after which no further try starts and a running one is cut; None for streamed bodies.
         connect_timeout_s: seconds to reach the server.
         read_timeout_s: seconds without one byte of an answer (an upload part counts as silence).
