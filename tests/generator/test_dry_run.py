@@ -1,5 +1,7 @@
 """A dry run refuses what a start refuses, tells what a start would fetch, downloads nothing and leaves nothing."""
 
+import os
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -19,6 +21,9 @@ from cosmos3_serve.service import http_server
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.assets import GUARDRAIL1, GUARDRAIL_1_0, NANO, QWEN_GUARD, WAN_VAE
 from cosmos3_serve.weights.guardrail_assets import prove_guardrails
+from cosmos3_serve.weights.hub import prove_checkpoint_asset
+from cosmos3_serve.weights.hub_env import Hub
+from cosmos3_serve.weights.manifest import HashCache
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +77,10 @@ def test_the_framework_engines_other_files_are_asked_for(
     monkeypatch.setattr(preparation, "prepare_framework", lambda settings: None)
     wanted = settings(tmp_path, engine="framework", guardrail_revision=None)
     found = states(dry_run(wanted))
-    assert [name for name, _ in found] == [GUARDRAIL1.repo, QWEN_GUARD.repo, NANO.repo, WAN_VAE.repo, NANO.repo]
+    assert [name for name, _ in found] == [GUARDRAIL1.repo, QWEN_GUARD.repo, NANO.repo, WAN_VAE.repo]
+    prove_checkpoint_asset(WAN_VAE, Hub.from_environ(os.environ), HashCache(tmp_path / "hashes.json"))
+    assert states(dry_run(wanted))[-1] == (WAN_VAE.repo, "verified")
+    shutil.rmtree(tmp_path / "hf")
     del hub.repos[WAN_VAE.repo]
     with pytest.raises(Cosmos3Error) as refused:
         dry_run(wanted)

@@ -10,7 +10,7 @@ from cosmos3_serve.generator.guardrails.packages import require_packages
 from cosmos3_serve.generator.prepare import check
 from cosmos3_serve.service.http_server import hold_port
 from cosmos3_serve.settings import GeneratorSettings
-from cosmos3_serve.weights.foresee import Foreseen, foresee_checkpoint, foresee_guardrails, foresee_others
+from cosmos3_serve.weights.foresee import Foreseen, foresee_checkpoint, foresee_guardrails, foresee_upstream
 from cosmos3_serve.weights.model_cache import settle_model_cache
 
 
@@ -36,5 +36,6 @@ def dry_run(settings: GeneratorSettings) -> dict[str, Any]:
             engine, revision=settings.guardrail_revision, cache_dir=checked.cache, environ=os.environ
         )
     files.append(foresee_checkpoint(settings.checkpoint, checked.cache, os.environ, framework=engine == "framework"))
-    files += foresee_others(engine, os.environ)
+    if engine == "framework":
+        files += foresee_upstream(files[-1], checked.cache, os.environ)
     return {**settings.model_dump(mode="json"), "files": [one.as_dict() for one in files]}

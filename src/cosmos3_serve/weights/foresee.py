@@ -6,20 +6,23 @@ What is in the cache is verified as a start verifies it. For what is not, the Hu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cosmos3_serve.errors import CheckpointUnavailable, GuardrailsUnavailable
+from cosmos3_serve.errors import CheckpointUnavailable, Cosmos3Error, GuardrailsUnavailable
 from cosmos3_serve.settings import Engine
 from cosmos3_serve.weights.access import Access, AccessState, probe
 from cosmos3_serve.weights.assets import NANO, Asset, assets_of
 from cosmos3_serve.weights.checkpoint import TINY, hub_name, resolve_checkpoint
 from cosmos3_serve.weights.guardrail_assets import prove_guardrails
+from cosmos3_serve.weights.hub import prove_checkpoint_asset
 from cosmos3_serve.weights.hub_env import Hub
+from cosmos3_serve.weights.manifest import HashCache
+from cosmos3_serve.weights.upstream_files import needed_assets
 
 # A start with a network fetches what these say is missing; every other refusal stands.
 _FETCHABLE = frozenset({"offline", "empty", "incomplete", "unverified"})
-VERIFIED, TO_FETCH, TO_BUILD, ALLOWED, NOT_ASKED = "verified", "to fetch", "to build", "may be fetched", "not asked for"
+VERIFIED, TO_FETCH, TO_BUILD = "verified", "to fetch", "to build"
 ACCESS_CODES = {
     AccessState.DENIED: "checkpoint_access_denied",
     AccessState.TOKEN_MISSING: "checkpoint_access_denied",
@@ -31,11 +34,15 @@ ACCESS_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """`state`: one of the words above: in place with every byte checked, fetched or built by the start, and so on."""
+    """Args:
+    state: verified (in place, every byte checked), to fetch, or to build.
+    path: where a verified checkpoint lies.
+    """
 
     name: str
     state: str
     detail: str = ""
+    path: Path | None = None
 
     def as_dict(self) -> dict[str, str]:
         return {"name": self.name, "state": self.state, "detail": self.detail}
@@ -54,12 +61,12 @@ def foresee_checkpoint(text: str, cache_dir: Path, environ: Mapping[str, str], *
     except CheckpointUnavailable as refused:
         named = hub_name(text)
         hub = Hub.from_environ(environ)
-        if named is None or hub.offline or refused.stable_code.rpartition("_")[2] not in _FETCHABLE:
+        if named is None or hub.offline or not _fetchable(refused):
             raise
         asset = Asset(named[0], named[1] or "main", gated=False, purpose=NANO.purpose)
         _require(asset, probe(asset, hub.token, hub.endpoint))
         return Foreseen(asset.repo, TO_FETCH, f"revision {asset.revision}")
-    return Foreseen(found.id, VERIFIED, f"revision {found.revision}, weights {found.weights}")
+    return Foreseen(found.id, VERIFIED, f"revision {found.revision}, weights {found.weights}", found.path)
 
 
 def foresee_guardrails(
@@ -78,7 +85,7 @@ def foresee_guardrails(
         prove_guardrails(engine, revision=revision, cache_dir=cache_dir, environ=_offline(environ))
         state = VERIFIED
     except GuardrailsUnavailable as refused:
-        if hub.offline or refused.stable_code.rpartition("_")[2] not in _FETCHABLE:
+        if hub.offline or not _fetchable(refused):
             raise
         state = TO_FETCH
     if not hub.offline:
@@ -87,21 +94,30 @@ def foresee_guardrails(
     return [Foreseen(asset.repo, state, f"{asset.purpose}, revision {asset.revision}") for asset in guards]
 
 
-def foresee_others(engine: Engine, environ: Mapping[str, str]) -> list[Foreseen]:
-    """The other assets that the engine loads besides its checkpoint: asked for, unless `HF_HUB_OFFLINE` is set.
+def foresee_upstream(found: Foreseen, cache_dir: Path, environ: Mapping[str, str]) -> list[Foreseen]:
+    """What a start of the framework engine would do about the files that it loads besides the checkpoint `found`.
 
     Raises:
-        CheckpointUnavailable: one of them may not be fetched.
+        CheckpointUnavailable: a start would be refused.
     """
     hub = Hub.from_environ(environ)
-    found = []
-    for asset in assets_of(engine, guardrails=False, checkpoint=None):
-        state = NOT_ASKED
-        if not hub.offline:
+    hashes = HashCache(cache_dir / "checkpoint-hashes.json")
+    rows = []
+    for asset in needed_assets(found.name, found.path):
+        try:
+            prove_checkpoint_asset(asset, replace(hub, offline=True), hashes)
+            state = VERIFIED
+        except CheckpointUnavailable as refused:
+            if hub.offline or not _fetchable(refused):
+                raise
             _require(asset, probe(asset, hub.token, hub.endpoint))
-            state = ALLOWED
-        found.append(Foreseen(asset.repo, state, f"{asset.purpose}, revision {asset.revision}"))
-    return found
+            state = TO_FETCH
+        rows.append(Foreseen(asset.repo, state, f"{asset.purpose}, revision {asset.revision}"))
+    return rows
+
+
+def _fetchable(refused: Cosmos3Error) -> bool:
+    return refused.stable_code.rpartition("_")[2] in _FETCHABLE
 
 
 def _require(asset: Asset, access: Access) -> None:

@@ -91,12 +91,7 @@ def provide_upstream(
     """
     hub = Hub.from_environ(os.environ if environ is None else environ)
     hashes = HashCache(cache_dir / "checkpoint-hashes.json")
-    vae, parts = _needs(checkpoint.path)
-    proved: list[Proved] = []
-    if vae:
-        proved.append(prove_checkpoint_asset(assets.WAN_VAE, hub, hashes))
-    if parts and checkpoint.id != assets.NANO.repo:
-        proved.append(prove_checkpoint_asset(NANO_PARTS, hub, hashes))
+    proved = [prove_checkpoint_asset(one, hub, hashes) for one in needed_assets(checkpoint.id, checkpoint.path)]
     home = cache_dir / FOLDER
     home.mkdir(parents=True, exist_ok=True)
     with process_lock(cache_dir / f"{FOLDER}.lock"):
@@ -114,6 +109,17 @@ def provide_upstream(
         root = tree.build(home)
         hashes.save()
     return UpstreamFiles(root, root / "checkpoint", tuple(proved))
+
+
+def needed_assets(checkpoint: str, path: Path | None) -> tuple[assets.Asset, ...]:
+    """What is fetched besides this checkpoint.
+
+    Args:
+        path: where the checkpoint lies; None: not fetched yet, and taken as Nano's layout.
+    """
+    vae, parts = _needs(path) if path is not None else (True, True)
+    wanted = ((assets.WAN_VAE, vae), (NANO_PARTS, parts and checkpoint != assets.NANO.repo))
+    return tuple(asset for asset, needed in wanted if needed)
 
 
 def _needs(path: Path) -> tuple[bool, bool]:
