@@ -30,6 +30,10 @@ def test_every_code_that_stands_in_the_source_stands_on_the_page() -> None:
     assert sorted(code for code in written if f"`{code}`" not in PAGE) == []
 
 
+def test_every_row_has_a_code_and_a_class() -> None:
+    assert [row for row in code_rows() if not row["code"] or not row["class"]] == []
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "http", "exit_code", "remedy"),
     [
