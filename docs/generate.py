@@ -13,6 +13,8 @@ BLOCKS = {
     "ray-serve settings": lambda: tables.settings_markdown(tables.SETTINGS["ray-serve"]),
     "ray-batch settings": lambda: tables.settings_markdown(tables.SETTINGS["ray-batch"]),
     "reasoner serve settings": lambda: tables.settings_markdown(tables.SETTINGS["reasoner serve"]),
+    "exit codes": tables.exit_codes_markdown,
+    "assets": tables.assets_markdown,
     "errors": tables.errors_markdown,
     "specific codes": tables.codes_markdown,
     "sample codes": tables.samples_markdown,

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from house.test_imports import ALLOWED
 
 from cosmos3_serve.checks.preflight import ALL, CHECKS, parse_checks
 from cosmos3_serve.errors import Cosmos3Error, UsageError
@@ -63,10 +64,45 @@ def test_links_resolve(page: Path) -> None:
         assert anchor in slugs(page), f"no heading {anchor}"
 
 
-def test_files_named_by_the_architecture_exist() -> None:
-    package = ROOT / "src" / "cosmos3_serve"
-    for name in re.findall(r"`([a-z_]+/[a-z_/]*\.py)`", text(ROOT / "docs" / "architecture.md")):
-        assert (package / name).is_file() or (ROOT / name).is_file(), name
+PACKAGE = ROOT / "src" / "cosmos3_serve"
+PYTHON = [
+    *ROOT.glob("*.py"),
+    *(p for folder in ("src", "tests", "benchmarks", "docs", "containers") for p in (ROOT / folder).rglob("*.py")),
+]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: p.name)
+def test_files_named_in_backticks_exist(page: Path) -> None:
+    """A path from the repository or the page's own folder, or the end of a path within the repository's Python."""
+    known = [f"/{path.relative_to(ROOT).as_posix()}" for path in PYTHON]
+    gone = [
+        name
+        for name in re.findall(r"`([\w./-]+\.py)`", text(page))
+        if not name.startswith("npa/")  # of another tool, in the page of its names
+        and not (page.parent / name).is_file()
+        and not any(path.endswith(f"/{name}") for path in known)
+    ]
+    assert gone == []
+
+
+def test_every_folder_of_the_architectures_map_exists() -> None:
+    page = section("docs/architecture.md", "Where to look")
+    folders = re.findall(r"`([a-z_/]+/)`", page)
+    assert folders and [name for name in folders if not (PACKAGE / name).is_dir()] == []
+
+
+def test_the_rooms_are_those_that_the_import_rule_knows() -> None:
+    """Row by row: the room, and what it may import."""
+    said = {}
+    for line in section("docs/architecture.md", "Rooms").splitlines():
+        if line.startswith("| `"):
+            name, _, allowed = (cell.strip() for cell in line.strip("|").split("|"))
+            said[name.strip("`").removesuffix("/").removesuffix(".py")] = set(re.findall(r"\w+", allowed))
+    for room, allowed in ALLOWED.items():
+        expected = allowed if allowed is not None else {"everything"}
+        shown = said.pop(room) - {"nothing"}
+        assert shown == expected or "everything" in shown, f"{room}: the page says {sorted(shown)}"
+    assert not said, "rooms that are gone"
 
 
 def test_the_handbook_names_every_setting_and_both_token_variables() -> None:

@@ -9,13 +9,22 @@ from typing import Any, Literal, Union, get_args, get_origin
 from cosmos3_serve import errors
 from cosmos3_serve.cli.codes import code_rows, over_http
 from cosmos3_serve.cli.options import bounds_text, default_text
-from cosmos3_serve.errors import Cosmos3Error, SampleCode
-from cosmos3_serve.settings import ClientSettings, GeneratorSettings, ReasonerSettings, Settings
+from cosmos3_serve.errors import Cosmos3Error, ExitCode, SampleCode
+from cosmos3_serve.settings import ClientSettings, Engine, GeneratorSettings, ReasonerSettings, Settings
+from cosmos3_serve.weights.assets import assets_of
 
 SETTINGS: dict[str, type[Settings]] = {
     "ray-serve": GeneratorSettings,
     "ray-batch": ClientSettings,
     "reasoner serve": ReasonerSettings,
+}
+EXIT_CODES: dict[int, str] = {
+    ExitCode.DONE: "done",
+    ExitCode.INPUT: "the input is wrong: a flag, a value, a batch; the caller can fix it",
+    ExitCode.REFUSED: "refused by a check: access, guardrails, readiness, queue",
+    ExitCode.SERVICE: "the service, the storage or this program failed",
+    ExitCode.INCOMPLETE: "incomplete, resumable: run again with `--resume`",
+    ExitCode.INTERRUPTED: "interrupted, resumable",
 }
 SETTINGS_CODE = ("flag", "environment", "default")  # columns shown as code
 ERRORS_CODE = ("code", "class")
@@ -104,6 +113,27 @@ def errors_markdown() -> str:
 
 def codes_markdown() -> str:
     return markdown(code_rows(), ERRORS_CODE)
+
+
+def exit_codes_markdown() -> str:
+    return markdown([{"code": str(code), "meaning": text} for code, text in EXIT_CODES.items()], ())
+
+
+def assets_markdown() -> str:
+    """Every asset of a guarded start by repository: which engines load it, and at which revision."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for engine in get_args(Engine):
+        for asset in assets_of(engine, guardrails=True):
+            empty = {
+                "what": asset.purpose,
+                "repository": asset.repo,
+                "revision": asset.revision or "yours: `--guardrail-revision`, a commit that you reviewed",
+                "gated": "yes" if asset.gated else "no",
+                "loaded by": "",
+            }
+            row = rows.setdefault((asset.repo, asset.purpose), empty)
+            row["loaded by"] = ", ".join(filter(None, [row["loaded by"], engine]))
+    return markdown(list(rows.values()), ("repository",))
 
 
 def samples_markdown() -> str:
