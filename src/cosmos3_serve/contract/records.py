@@ -147,7 +147,8 @@ class SampleRecord(Strict):
 
     Attributes:
         code: a `SampleCode` value when the state is failed or cancelled, else None.
-        guardrails: checks that ran and what they decided; `applied` separate from `configured`.
+        guardrails: checks that ran and what they decided; `applied` separate from `configured`, and
+            `texts_applied` and `outputs_applied` from each other.
         timings: phase name to seconds (queue, staging, inference, encode, hash).
         seed: the seed that was used, given or drawn.
         compute: what its bytes depend on beside its arguments; None where it has no result.
