@@ -14,6 +14,8 @@ BLOCKS = {
     "ray-batch settings": lambda: tables.settings_markdown(tables.SETTINGS["ray-batch"]),
     "reasoner serve settings": lambda: tables.settings_markdown(tables.SETTINGS["reasoner serve"]),
     "exit codes": tables.exit_codes_markdown,
+    "wire names": tables.wire_names_markdown,
+    "wire limits": tables.wire_limits_markdown,
     "assets": tables.assets_markdown,
     "errors": tables.errors_markdown,
     "specific codes": tables.codes_markdown,

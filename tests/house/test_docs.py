@@ -166,3 +166,11 @@ def test_the_handbook_rotates_the_tokens_of_both_services() -> None:
     assert {TOKEN_ENV, TOKEN_FILE_ENV, REASONER_TOKEN_ENV, REASONER_TOKEN_FILE_ENV} <= set(
         re.findall(r"[A-Z0-9_]{8,}", words)
     )
+
+
+def test_the_contract_lists_the_routes_that_there_are() -> None:
+    page = section("docs/contract.md", "2 HTTP")
+    listed = set(re.findall(r"`(?:GET|POST|DELETE) (/[^`]*)`", page))
+    routes = "".join(text(path) for path in sorted((PACKAGE / "generator").rglob("*.py")))
+    served = {path.replace(":path", "") for path in re.findall(r"Route\(\s*\"(/[^\"]*)\"", routes)}
+    assert {path for path in served if not path.startswith("/v1/chat")} == listed

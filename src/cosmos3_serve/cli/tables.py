@@ -136,6 +136,44 @@ def assets_markdown() -> str:
     return markdown(list(rows.values()), ("repository",))
 
 
+def wire_names_markdown() -> str:
+    from cosmos3_serve.contract import wire
+
+    rows = (
+        ("schema of request and response", wire.BATCH_SCHEMA),
+        ("schema of `provenance.json`", wire.PROVENANCE_SCHEMA),
+        ("framework revision, the client's default", wire.FRAMEWORK_REVISION),
+        ("backend of the framework engine", wire.FRAMEWORK_BACKEND),
+        ("revision of the diffusers engine", wire.DIFFUSERS_REVISION),
+        ("backend of the diffusers engine", wire.DIFFUSERS_BACKEND),
+        ("model", wire.MODEL_NAME),
+        ("Serve application", wire.APP_NAME),
+        ("primary files", f"{wire.VISION_IMAGE}, {wire.VISION_VIDEO}, {wire.REASONER_TEXT}"),
+    )
+    return markdown([{"what": what, "value": value} for what, value in rows], ("value",))
+
+
+def wire_limits_markdown() -> str:
+    from cosmos3_serve.contract import limits
+
+    rows = (
+        ("prompt, bytes of UTF-8", limits.MAX_PROMPT_BYTES),
+        ("template, characters", limits.MAX_TEMPLATE_CHARS),
+        ("URI, characters", limits.MAX_URI_CHARS),
+        ("frames", limits.MAX_NUM_FRAMES),
+        ("denoising steps", limits.MAX_NUM_STEPS),
+        ("frames a second", limits.MAX_FPS),
+        ("action chunk", limits.MAX_ACTION_CHUNK),
+        ("new tokens", limits.MAX_NEW_TOKENS),
+        ("condition indexes", limits.MAX_CONDITION_INDEXES),
+        ("seed", f"{limits.MIN_SEED} to {limits.MAX_SEED}"),
+        ("depth of a sample", limits.MAX_SAMPLE_DEPTH),
+        ("values in a sample", limits.MAX_SAMPLE_NODES),
+        ("findings in one answer", limits.MAX_FINDINGS),
+    )
+    return markdown([{"what": what, "at most": str(most)} for what, most in rows], ())
+
+
 def samples_markdown() -> str:
     return markdown(sample_rows(), ("code",))
 
