@@ -45,24 +45,31 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("wheel", tree, out)
 
 
+UV = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+RUNNING = "{}.{}".format(*sys.version_info)
+OTHERS = [version for version in ("3.11", "3.12", "3.13") if version != RUNNING]
+
+
+def install(wheel: Path, python: str, folder: Path) -> Path:
+    """The folder of programs of a fresh environment with the wheel and its requirements, nothing else."""
+    assert UV is not None
+    assert call(UV, "venv", "--python", python, folder).returncode == 0
+    line = [UV, "pip", "install", "--python", folder / "bin/python", "--constraint", "constraints.txt", wheel]
+    done = call(*line, "--offline")  # from the cache that setting up this environment has filled
+    if done.returncode:
+        done = call(*line)
+    if done.returncode and not os.environ.get("CI"):
+        pytest.skip(f"what the core asks for is neither in uv's cache nor to be had: {done.stderr[-500:]}")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return folder / "bin"
+
+
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of programs of a fresh environment with the wheel and its requirements, nothing else."""
-    folder = tmp_path_factory.mktemp("clean") / "venv"
-    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
-    if uv is None:
+    if UV is None:
         pytest.skip("uv is not installed")
-    assert call(uv, "venv", "--python", sys.executable, folder).returncode == 0
-    install = [uv, "pip", "install", "--python", folder / "bin/python", "--constraint", "constraints.txt", wheel]
-    done = call(*install, "--offline")  # from the cache that setting up this environment has filled
-    if done.returncode:
-        done = call(*install)
-    if done.returncode and not os.environ.get("CI"):
-        pytest.skip(
-            f"the core's requirements can be had neither from uv's cache nor from an index: {done.stderr[-500:]}"
-        )
-    assert done.returncode == 0, done.stderr[-2000:]
-    yield folder / "bin"
+    folder = tmp_path_factory.mktemp("clean") / "venv"
+    yield install(wheel, sys.executable, folder)
     shutil.rmtree(folder)
 
 
@@ -87,19 +94,44 @@ def test_the_environment_has_what_the_core_asks_for_and_no_more(installed: Path)
     assert str(installed.parent) in call(installed / "python", "-c", code).stdout
 
 
-def test_the_clients_commands_run(installed: Path, tmp_path: Path) -> None:
-    (tmp_path / "batch.json").write_text(json.dumps(BATCH))
-    dry = ["ray-batch", "--input-path", "batch.json", "--output-path", "s3://bucket/out/", "--endpoint", "http://127.0.0.1:9",
-           "--dry-run"]  # fmt: skip
-    for line in (
+def python_of(version: str) -> str | None:
+    """On PATH, of uv, or of pyenv, whose shims answer for the version that is switched to alone."""
+    assert UV is not None
+    found = call(UV, "python", "find", "--no-python-downloads", "--no-project", version)
+    if found.returncode == 0:
+        return found.stdout.strip()
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    return next((str(path) for path in sorted(pyenv.glob(f"{version}.*/bin/python"))), None)
+
+
+def run_client(programs: Path, folder: Path, *, all_of_it: bool = True) -> None:
+    (folder / "batch.json").write_text(json.dumps(BATCH))
+    dry = ["--input-path", "batch.json", "--output-path", "s3://bucket/out/", "--endpoint", "http://127.0.0.1:9"]
+    submission = ["npa", "workbench", "cosmos3", "ray-batch", *dry, "--dry-run"]
+    others = (
         ["cosmos3", "version"],
-        ["npa", "workbench", "cosmos3", *dry],
         ["cosmos3", "health", "preflight", "--checks", "s3", "--offline", "--warn-only", "--json"],
         ["cosmos3", "bench", "videos", "--videos-dir", "clips", "--count", "1", "--seconds", "1"],
-    ):
-        done = call(installed / line[0], *line[1:], cwd=tmp_path)
+    )
+    for line in (submission, *(others if all_of_it else ())):
+        done = call(programs / line[0], *line[1:], cwd=folder)
         assert done.returncode == 0, (line, done.stderr[-2000:])
         assert done.stdout + done.stderr
+
+
+def test_the_clients_commands_run(installed: Path, tmp_path: Path) -> None:
+    run_client(installed, tmp_path)
+
+
+@pytest.mark.parametrize("version", OTHERS)
+def test_they_run_on_the_other_pythons_that_are_promised(wheel: Path, version: str, tmp_path: Path) -> None:
+    if UV is None:
+        pytest.skip("uv is not installed")
+    python = python_of(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} on this machine")
+    run_client(install(wheel, python, tmp_path / "venv"), tmp_path, all_of_it=False)
+    shutil.rmtree(tmp_path / "venv")
 
 
 def test_what_needs_an_extra_says_which_and_how_to_install_it(installed: Path, tmp_path: Path) -> None:
