@@ -69,6 +69,7 @@ def test_a_storage_class_is_all_that_a_graph_needs() -> None:
     assert later == {"perf/smoke.yaml": ("images.client",), "perf/perf.yaml": ("images.client",)}
     ready = [d for f in files if f.path not in later for d in f.documents]
     assert len(ready) == 6 and check(ready, definitions=own()) == []
+    assert unfinished("dynamo", render("dynamo")) == later, "a storage class holds up the deployment itself"
     # What was asked for by name is wanted now; and without the storage class nothing is ready.
     assert unfinished("dynamo", files, ["perf"]) == {}
     names = {f"{d['kind']}/{d['metadata']['name']}" for f in files if f.path in later for d in f.documents}

@@ -221,11 +221,12 @@ def test_every_pod_takes_pull_secrets_and_placement() -> None:
         assert pod["imagePullSecrets"] == [{"name": "mirror"}, {"name": "second"}], name
         assert pod["nodeSelector"] == {"pool": "cosmos"}
         (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        on_gpu = name in ("Worker", "cosmos3-nano-reasoner-model-download")
         assert term["matchExpressions"] == [
             {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a", "b"]},
             {"key": "spot", "operator": "DoesNotExist"},
+            *([{"key": "nvidia.com/gpu.memory", "operator": "Exists"}] if on_gpu else []),
         ]
-        on_gpu = name in ("Worker", "cosmos3-nano-reasoner-model-download")
         assert pod["priorityClassName"] == ("serving-high" if on_gpu else "batch-low")
         assert pod.get("runtimeClassName") == ("nvidia" if on_gpu else None)
         assert pod["tolerations"] == [

@@ -40,6 +40,7 @@ PLACED = (
     "worker.priority_class=serving-high",
     "worker.runtime_class=nvidia",
     "worker.tolerations=nvidia.com/gpu:NoSchedule",
+    "worker.node_affinity=nvidia.com/gpu.memory",
 )
 # A made-up commit; guardrails stay on.
 GENERATOR_SET = (*KUBERAY_SET, "settings.guardrail_revision=0123456789012345678901234567890123456789")

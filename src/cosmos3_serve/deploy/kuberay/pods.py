@@ -133,7 +133,7 @@ def _template(
         metadata=PodMeta(labels=labels(name, role)),
         spec=PodSpec(
             # Ray's autoscaler, beside the head, asks Kubernetes for pods; nothing else here does.
-            automount_service_account_token=None if role == "head" and values.autoscaling.enabled else False,
+            automount_service_account_token=role == "head" and values.autoscaling.enabled,
             termination_grace_period_seconds=grace_s(drain_timeout_s),
             service_account_name=account_of(name, values),
             **where,

@@ -118,7 +118,9 @@ class Worker(Placement):
 
 class Autoscaling(Values):
     enabled: bool = value(
-        False, "Let Ray's autoscaler add and remove worker pods; network.private_cidrs must then hold the API server."
+        False,
+        "Let Ray's autoscaler add and remove worker pods; network.private_cidrs must then hold the API server, and "
+        "network.egress_ports its port.",
     )
     min_replicas: int = value(0, "Fewest worker pods.", ge=0)
     max_replicas: int = value(1, "Most worker pods.", ge=1)
