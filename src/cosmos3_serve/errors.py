@@ -51,7 +51,7 @@ from typing import Any, ClassVar
 
 
 class ExitCode:
-    """Process exit codes of every command (source: rulings, generator 5)."""
+    """Process exit codes of every command."""
 
     DONE, INPUT, REFUSED, SERVICE, INCOMPLETE, INTERRUPTED = 0, 2, 3, 4, 5, 130
 
@@ -303,7 +303,7 @@ class Interrupted(Incomplete):
 
 
 class SampleCode(StrEnum):
-    """Why one sample of an accepted batch has no result (`samples[].code`; source: rulings, generator 6 and 7)."""
+    """Why one sample of an accepted batch has no result (`samples[].code`)."""
 
     GUARDRAIL_BLOCKED = "guardrail_blocked"
     GUARDRAIL_FAILED = "guardrail_failed"

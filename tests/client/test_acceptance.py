@@ -1,5 +1,5 @@
-"""Every rule of wire baseline 5.2 through the whole client: a malformed copy of a real response is refused before any
-download and before the output location is touched, and its bytes are kept."""
+"""Every rule of docs/contract.md 4.2 through the whole client: a malformed copy of a real response is refused before
+any download and before the output location is touched, and its bytes are kept."""
 
 from __future__ import annotations
 

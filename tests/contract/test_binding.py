@@ -1,4 +1,4 @@
-"""Every rule of wire baseline 5.2: one good response, and one broken copy per rule."""
+"""Every rule of docs/contract.md 4.2: one good response, and one broken copy per rule."""
 
 import copy
 

@@ -33,7 +33,7 @@ def test_the_72_fields():
     assert len(ResolvedSample.model_fields) == 72
 
 
-# framework.md section 4: steps, guidance, shift, aspect ratio, frames
+# The pinned framework's own: steps, guidance, shift, aspect ratio, frames
 ROWS = {
     "text2image": (50, 4.0, 3.0, "1,1", 1),
     "image2image": (35, 6.0, 5.0, None, 1),

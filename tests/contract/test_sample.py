@@ -5,7 +5,7 @@ from cosmos3_serve.contract import limits
 from cosmos3_serve.contract.findings import from_validation
 from cosmos3_serve.contract.sample import FIELD_NAMES, SampleOverrides
 
-# The tables of framework.md section 1, by subsection.
+# The pinned framework's fields, table by table.
 TABLES = {
     "1a": "name output_dir model extra num_outputs seed tensors_file pickle_file defaults_file",
     "1b": "num_steps guidance guidance_interval normalize_cfg shift sigma_max",

@@ -1,7 +1,7 @@
 """The diffusers engine on a CUDA device: runs, and records whether bytes depend on company there.
 
 On a GPU the wave goes through each matrix product as one, and which kernel is picked may depend on its size: equality
-of bytes is measured here and never asserted (source: rulings, generator 3).
+of bytes is measured here and never asserted.
 """
 
 import json

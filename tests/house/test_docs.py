@@ -174,3 +174,13 @@ def test_the_contract_lists_the_routes_that_there_are() -> None:
     routes = "".join(text(path) for path in sorted((PACKAGE / "generator").rglob("*.py")))
     served = {path.replace(":path", "") for path in re.findall(r"Route\(\s*\"(/[^\"]*)\"", routes)}
     assert {path for path in served if not path.startswith("/v1/chat")} == listed
+
+
+def test_sections_of_the_contract_that_the_code_cites_exist() -> None:
+    heads = set(re.findall(r"^#+ ([0-9.]+) ", text(ROOT / "docs" / "contract.md"), re.MULTILINE))
+    cited = [
+        (path.relative_to(ROOT).as_posix(), number)
+        for path in PYTHON
+        for number in re.findall(r"docs/contract\.md,? (\d+(?:\.\d+)?)", path.read_text(encoding="utf-8"))
+    ]
+    assert len(cited) > 20 and [one for one in cited if one[1] not in heads] == []

@@ -1,4 +1,4 @@
-"""A client written only from the public contract (source: wire baseline sections 4 and 5), independent of the package.
+"""A client written only from the public contract (docs/contract.md 3 and 4), independent of the package.
 
 It is what an existing installation would run against our service: one blocking POST, every rule of 5.2 in order, whole
 downloads, provenance. The expected framework revision is a parameter because the pin belongs to the framework engine.

@@ -1,7 +1,7 @@
 """Real media and resolved sample args for the support servers, made without the package under test.
 
-The defaults and sizes repeat what the pinned framework publishes (source: framework 1 to 5), so that a test that passes
-against them says something about the framework's answers and not about our own resolver.
+The defaults and sizes repeat what the pinned framework publishes, so that a test that passes against them says
+something about the framework's answers and not about our own resolver.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A generator service that speaks the public baseline contract and nothing more (source: wire baseline section 1).
+"""A generator service that speaks the public baseline contract and nothing more (docs/contract.md 2).
 
 It imports nothing of the package under test. Media are real, weights there are none. `Faults` makes it misbehave on
 purpose; every request is logged so that a test can count what a client asked for.

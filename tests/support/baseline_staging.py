@@ -1,4 +1,4 @@
-"""Which input files the baseline refuses, and in which words (source: wire baseline sections 6 and 7).
+"""Which input files the baseline refuses, and in which words (docs/contract.md 5 and 6).
 
 Written without the package under test. Nothing is fetched: the support server's media depend on no input.
 """

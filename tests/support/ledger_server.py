@@ -1,4 +1,4 @@
-"""TEST SERVER: the baseline server plus our additive endpoints, kept in memory (source: generator spec "HTTP").
+"""TEST SERVER: the baseline server plus our additive endpoints, kept in memory (docs/contract.md 2.2).
 
 It is not the product's service. It exists so that the client can be tested, killed and resumed without Ray: batches by
 id, idempotent POST, `Prefer: respond-async`, events with Last-Event-ID, the response once ended, DELETE.

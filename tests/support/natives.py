@@ -1,7 +1,7 @@
 """Retained native outputs on disk, as the two known engines leave them; real media, no weights.
 
-`framework`: absolute server paths in both records, an `inputs` folder (source: framework sections 6 to 8).
-`diffusers`: paths relative to the output root (our own engine; the end-to-end test uses the real one).
+`framework`: absolute server paths in both records, an `inputs` folder. `diffusers`: paths relative to the output root
+(our own engine; the end-to-end test uses the real one).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Workload(BaseModel):
         output_tokens: exactly, of every answer.
         concurrency: requests in flight, one level after another.
         fresh: each level gets videos that no level before it used (strict), else all levels use the same (the seed's
-            way: from the second level on, caches may still hold them). Source: rulings, reasoner 14.
+            way: from the second level on, caches may still hold them).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

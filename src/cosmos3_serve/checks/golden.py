@@ -1,4 +1,4 @@
-"""Golden evaluations: what each one is, in the words of `golden-eval show` (source: wire baseline 3 and 9)."""
+"""Golden evaluations: what each one is, in the words of `golden-eval show` (docs/contract.md 8)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What one image on one GPU target must have shown before it is accepted, and which of it a golden run has shown.
 
-Source: wire baseline 9. Import, start, `/health` or a CUDA probe alone are not acceptance, so they are not on the list.
+By docs/contract.md 8: import, start, `/health` or a CUDA probe alone are not acceptance, so they are not on the list.
 """
 
 from __future__ import annotations

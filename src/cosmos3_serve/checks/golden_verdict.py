@@ -104,7 +104,7 @@ def guardrails_applied(manifest: Mapping[str, Any], kind: str = "applied") -> bo
 
 
 def failures(seen: Seen) -> list[str]:
-    """What the smoke requires and was not so (source: wire baseline 9, golden smoke); empty when it went through."""
+    """Requirements of the smoke that did not hold (docs/contract.md 8); empty when it passed."""
     manifest, ready = seen.manifest, seen.ready
     found = []
     if manifest.get("status") != "completed":

@@ -1,4 +1,4 @@
-"""What a check says: one row each, and what the rows together mean (source: wire baseline 3, `health`)."""
+"""Results of checks: one row each, and the report that they make together."""
 
 from __future__ import annotations
 

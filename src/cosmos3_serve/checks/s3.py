@@ -1,7 +1,7 @@
 """`s3`: does this storage do what a publication needs? Tried with a scratch object, which is removed again.
 
 Put, read back, a second conditional put that must be refused (a publication that could be overwritten would be none),
-list, delete (source: issue 4; design 7).
+list, delete.
 """
 
 from __future__ import annotations

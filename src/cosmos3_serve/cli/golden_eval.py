@@ -1,4 +1,4 @@
-"""`golden-eval show|run`: the smoke that a service must pass to be called good (source: wire baseline 3 and 9)."""
+"""`golden-eval show|run`: the smoke that a service must pass (docs/contract.md 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Binding a response to its request: every rule of wire baseline 5.2, in that order, before any byte is downloaded.
+"""Binding a response to its request: every rule of docs/contract.md 4.2, in that order, before any byte is downloaded.
 
 Types are strict: `True` is no seed 1 and `1.0` is no frame count. Keys that we do not know are dropped from the model;
 whoever publishes keeps the bytes as received.

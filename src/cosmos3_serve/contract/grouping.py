@@ -1,4 +1,4 @@
-"""Which samples may share one inference call, and which take equally long (source: framework section 6)."""
+"""Which samples may share one inference call, and which take equally long."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Input files of a sample: which fields may name one, what else is refused, and how they are replaced once staged.
 
-Source: wire baseline section 7, with the error texts of that section as `detail`. Two walks: server-owned keys at any
-depth, then the input fields at their exact place and any other file-like key at any depth. Elements of a list keep the
-place of the list. Nothing here reads storage; whoever stages checks roots and exactness (`storage/`).
+The rules are those of docs/contract.md 6; `detail` holds the texts that existing servers send. Two walks: server-owned
+keys at any depth, then the input fields at their exact place and any other file-like key at any depth. Elements of a
+list keep the place of the list. Nothing here reads storage; whoever stages checks roots and exactness (`storage/`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Bounds of one sample that the framework leaves open. They are our deliberate narrowing, each far above any real use,
-so that no request can ask for unbounded memory, time or log lines (source: rulings, generator 8)."""
+so that no request can ask for unbounded memory, time or log lines."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ SIZES: Final[dict[str, dict[str, tuple[int, int]]]] = {
     "1080": {"1,1": (1440, 1440), "4,3": (1664, 1248), "3,4": (1248, 1664), "16,9": (1920, 1080), "9,16": (1080, 1920)},
 }
 
-# Keys that `image_size` of an action sample may name (source: framework section 1f).
+# Keys that `image_size` of an action sample may name.
 ACTION_IMAGE_SIZES: Final = frozenset({256, 480, 704, 720, 768, 1080, 1280, 2048})
 
 TEMPORAL_COMPRESSION: Final = 4
@@ -60,7 +60,7 @@ def size_of(resolution: str | None, aspect_ratio: str | None) -> tuple[int, int]
 
 
 def round_frames(num_frames: int) -> int:
-    """Smallest 4k+1 that is at least `num_frames`; the framework rounds up, never down (source: section 3)."""
+    """Smallest 4k+1 that is at least `num_frames`; the framework rounds up, never down."""
     return -(-(num_frames - 1) // TEMPORAL_COMPRESSION) * TEMPORAL_COMPRESSION + 1
 
 

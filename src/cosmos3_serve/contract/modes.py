@@ -1,6 +1,6 @@
 """Generation modes: their names, how one is inferred, and which media each reads and makes.
 
-Sources: framework section 1c, 2 and 5.6; wire baseline 5.1.
+The modes are those of the pinned framework; how one is inferred is in docs/contract.md 4.1.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ ACTION_DOMAINS: Final[dict[str, int]] = {
 def suffix_of(uri: str) -> str:
     """Lower-cased extension of the last path part, with its dot; "" when there is none.
 
-    For an `s3://` URI it is that of the percent-decoded key (source: wire baseline 5.1), so `s3://b/a%2Epng` is a
-    picture. A name that only begins with a dot has no extension, as in `pathlib`.
+    For an `s3://` URI it is that of the percent-decoded key (docs/contract.md 4.1), so `s3://b/a%2Epng` is a picture. A
+    name that only begins with a dot has no extension, as in `pathlib`.
     """
     path = unquote(uri.strip()) if uri.startswith("s3://") else uri
     stem, dot, extension = path.rstrip("/").rsplit("/", 1)[-1].rpartition(".")
@@ -106,7 +106,7 @@ def implicit_mode(vision_suffix: str | None, num_frames: int | None) -> str:
 
 
 def is_image_category(num_frames: int | None, hints: Collection[str], mode: str) -> bool:
-    """Whether the requested result is an image (source: wire baseline 5.1).
+    """Whether the requested result is an image (docs/contract.md 4.1).
 
     Given frames decide; else exactly the hint `wsm` means video (its default is 101 frames); else the mode's default.
     """

@@ -4,9 +4,8 @@
                                            sample_outputs.json   after it: args, status, content, files
                                            vision.*, control_*, reasoner_text.txt
 
-Two layouts are known (sources: framework sections 6 and 7; our diffusers engine): the framework writes absolute server
-paths, our engine paths relative to the output root. Both are read as the same thing; the absolute root itself proves
-nothing, so it is only cut off.
+Two layouts are known: the framework writes absolute server paths, our engine paths relative to the output root. Both
+are read as the same thing; the absolute root itself proves nothing, so it is only cut off.
 """
 
 from __future__ import annotations

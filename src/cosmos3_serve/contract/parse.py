@@ -1,7 +1,7 @@
 """`parse_batch`: from a decoded JSON body to a `BatchRequest`, or one error that names everything wrong.
 
-Source: wire baseline 1.1, 1.2 and 7; generator spec, HTTP. Pure and quick for ordinary bodies, but a full-size one
-takes a good part of a second: call it off the event loop.
+The rules are those of docs/contract.md 2.3 and 6. Pure and quick for ordinary bodies, but a full-size one takes a good
+part of a second: call it off the event loop.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def parse_batch(
     Raises:
         LimitExceeded: more than `max_samples` samples.
         InvalidRequestId: `request_id` is neither empty nor a safe name.
-        StorageAuthorizationError: an input is refused (detail: the text of wire baseline section 7).
+        StorageAuthorizationError: an input is refused (detail: the text that existing servers send).
         ModeNotSupported: every failing sample asks for a mode that the engine does not serve.
         ValidationFailed: anything else. `errors` lists all findings of every kind in each case.
     """

@@ -1,4 +1,4 @@
-"""What the client does with a batch before it posts anything (source: wire baseline section 4, steps 1 and 2).
+"""What the client does with a batch before it posts anything (docs/contract.md 3).
 
 Stricter than the server where the baseline's client is: names as they are, numbers as numbers. What the baseline let
 through to an opaque failure is refused here too: unknown modes and keys, video2image, local and http paths.

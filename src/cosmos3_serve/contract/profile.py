@@ -1,7 +1,6 @@
 """`EngineProfile`: what one engine can do and what it assumes when a sample does not say.
 
 Everything that differs between engines is a field here; `resolve.py` reads them and knows no engine by name.
-Sources: framework sections 1, 4, 5.3 and 5.6; generator spec, Diffusers engine; rulings, generator 1, 18, 20 and 21.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The text that reaches the model: prompt and negative prompt with duration and size said in words.
 
-Source: framework section 5.2; an empty text takes a sentence without a leading dot.
+As the pinned framework words it; an empty text takes a sentence without a leading dot.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`provenance.json` and the plan it grows from.
 
-Baseline fields by wire baseline section 4 (steps 4 and 8), additions by generator spec, Client. The file is written
-last: its presence means that the publication is complete, and its status says complete of what.
+The fields of existing clients (docs/contract.md 3), and ours beside them. The file is written last: its presence means
+that the publication is complete, and its status says complete of what.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Provenance(BaseModel):
         return self
 
     def to_bytes(self) -> bytes:
-        """The file's bytes: indent 2, sorted keys, final newline (source: wire baseline section 4, step 8)."""
+        """The file's bytes: indent 2, sorted keys, final newline (docs/contract.md 3)."""
         record = self.model_dump(mode="json", exclude=None if self.recovery else {"recovery"})
         text = json.dumps(record, indent=2, sort_keys=True, allow_nan=False)
         return (text + "\n").encode()

@@ -1,8 +1,8 @@
 """Records about one sample of an accepted batch: what came out, why not, in which company, how long it took.
 
-`Artifact`, `SampleOutput` and `SampleOutputs` are upstream's and the baseline's shapes, kept exactly (sources:
-framework section 7, wire baseline 1.3). `SampleRecord` is ours and travels beside them in `samples[]` (rulings,
-generator 7). All of them are strict: `True` is not an int and `"1"` is not a number.
+`Artifact`, `SampleOutput` and `SampleOutputs` are upstream's and the baseline's shapes, kept exactly (docs/contract.md
+2.4). `SampleRecord` is ours and travels beside them in `samples[]`. All of them are strict: `True` is not an int and
+`"1"` is not a number.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class SampleOutputs(BaseModel):
 
 
 class SampleWave(Strict):
-    """In which company a sample ran. Neighbours are samples of the own batch only (rulings, generator 22).
+    """In which company a sample ran. Neighbours are samples of the own batch only.
 
     Attributes:
         coalesced_id, coalesced: the `@serve.batch` event and how many samples it held.

@@ -1,8 +1,7 @@
 """What the provenance of a recovered publication says: which files it was derived from, how the first attempt ended.
 
 A recovery is never an answer of the service: where the service's ledger gave the exact response, `response` says so,
-and where it did not there is none. What the first attempt's client recorded is copied, never changed (source: the
-seed, "if client validation fails after inference").
+and where it did not there is none. What the first attempt's client recorded is copied, never changed.
 """
 
 from __future__ import annotations

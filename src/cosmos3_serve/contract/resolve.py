@@ -1,6 +1,6 @@
 """From what a client wrote to what an engine runs: defaults, tuned values, frame rules, and every refusal at once.
 
-Sources: framework sections 2 to 5; rulings, generator 18.
+The defaults and rules are those of the pinned framework.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`ResolvedSample`: a sample with every default filled in, in upstream's 72 fields (source: framework section 5.1)."""
+"""`ResolvedSample`: a sample with every default filled in, in upstream's 72 fields."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Rules that hold on every engine: what upstream would refuse at build time or, worse, only after the work.
 
-Each rule yields findings with the field, what is wrong and what to do. Numbers with # are rows of the framework report.
-Templates (`duration_template` and its kin) reach `str.format` in the engines. A free format string may read attributes
-of its arguments or ask for gigabytes of padding, so only plain named fields with a short numeric format pass.
-Placement (how many GPUs one service may span) is checked at start and before a manifest is applied.
+Each rule yields findings with the field, what is wrong and what to do. Templates (`duration_template` and its kin)
+reach `str.format` in the engines. A free format string may read attributes of its arguments or ask for gigabytes of
+padding, so only plain named fields with a short numeric format pass. Placement (how many GPUs one service may span) is
+checked at start and before a manifest is applied.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def static_findings(sample: SampleOverrides) -> Iterator[FieldError]:
     elif not is_safe_name(sample.name):
         yield FieldError("name", "is not a safe name", SAFE_NAME_REMEDY)
     if sample.num_outputs is not None and sample.num_outputs > 1:
-        # Upstream does the work and then fails the whole coalesced batch (#6).
+        # Upstream does the work and then fails the whole coalesced batch.
         yield FieldError(
             "num_outputs",
             f"is {sample.num_outputs}; one sample makes one output",
@@ -69,7 +69,7 @@ def _vision(sample: SampleOverrides) -> Iterator[FieldError]:
         known = ", ".join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES))
         yield FieldError("vision_path", f"has the unknown extension {suffix!r}", f"use one of {known}")
     elif sample.model_mode is None and implicit_mode(suffix, sample.num_frames) == "video2image":
-        # framework section 2 and #18
+        # The framework has no such mode and would fail only when the sample runs.
         yield FieldError(
             "num_frames",
             "one frame from a video (video2image) is no mode of any engine",
@@ -82,7 +82,7 @@ def _vision(sample: SampleOverrides) -> Iterator[FieldError]:
 def _hints(sample: SampleOverrides) -> Iterator[FieldError]:
     hints = sample.hints
     if not hints:
-        # framework section 1h, the parse-time rule
+        # The framework refuses these fields without a hint when it parses a sample.
         given = [field for field in TRANSFER_ONLY if getattr(sample, field) is not None]
         if sample.control_guidance not in (None, 1.0):
             given.append("control_guidance")
@@ -108,7 +108,7 @@ def resolved_findings(sample: SampleOverrides, resolved: ResolvedSample) -> Iter
     if resolved.model_mode is not ModelMode.REASONER and resolved.resolution == "1080" and resolved.num_frames > 1:
         yield FieldError(
             "resolution", "1080 makes images only (num_frames 1)", "use 768 or below, or num_frames 1"
-        )  # framework section 3
+        )  # as the framework does
     if resolved.hints:
         yield from _transfer(resolved)
     if resolved.model_mode in ACTION_MODES:
@@ -124,14 +124,14 @@ def _transfer(resolved: ResolvedSample) -> Iterator[FieldError]:
         media = hint.control_path or resolved.vision_path
         kind = control_kind(suffix_of(media)) if media else None
         field = f"{name}.control_path" if hint.control_path else "vision_path"
-        # Upstream names the file by num_frames and writes it by the real count: an assertion after the work (#17).
+        # Upstream names the file by num_frames and writes it by the real count: an assertion after the work.
         if kind == "image" and resolved.num_frames != 1:
             yield FieldError("num_frames", f"is {resolved.num_frames}, but {field} is an image", "set num_frames to 1")
         elif kind == "video" and resolved.num_frames == 1:
             yield FieldError("num_frames", f"is 1, but {field} is a video", "leave num_frames out, or give an image")
     chunk, kept = resolved.num_video_frames_per_chunk, resolved.num_conditional_frames
     if chunk is not None and kept is not None and kept >= chunk:
-        # The number of chunks divides by their difference (framework section 5.3).
+        # The number of chunks divides by their difference.
         yield FieldError(
             "num_conditional_frames",
             f"is {kept}, which leaves no new frame in a chunk of {chunk}",
@@ -142,7 +142,7 @@ def _transfer(resolved: ResolvedSample) -> Iterator[FieldError]:
 
 
 def _action(sample: SampleOverrides) -> Iterator[FieldError]:
-    # framework section 1f: bare asserts and late ValueErrors at data preparation
+    # Upstream has bare asserts here, and ValueErrors only when the data are prepared.
     if sample.vision_path is None:
         yield FieldError("vision_path", "is missing; action modes start from an image or a video", "give it as s3://…")
     if sample.model_mode is ModelMode.FORWARD_DYNAMICS and sample.action_path is None:
@@ -210,7 +210,7 @@ def check_placement(settings: GeneratorSettings) -> None:
     """
     Raises:
         UsageError: the diffusers engine over several GPUs; code `parallelism`: the framework's `throughput` over
-            several (source: framework report, section 5, row 7).
+            several.
     """
     if settings.world_size == 1:
         return

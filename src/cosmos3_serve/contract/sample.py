@@ -1,8 +1,8 @@
 """`SampleOverrides`: the 74 fields that a client may write on a sample.
 
-Types and limits are those of the pinned framework (source: framework section 1), with pydantic's lax coercion as
-measured there: `"24"` and `24.0` are 24, `24.5` is refused, a resolution is the string `"256"` and never the number.
-An explicit null is the same as an absent field; `""` is not. Bounds the framework leaves open come from `limits.py`.
+Types and limits are those of the pinned framework, with pydantic's lax coercion as measured there: `"24"` and `24.0`
+are 24, `24.5` is refused, a resolution is the string `"256"` and never the number. An explicit null is the same as an
+absent field; `""` is not. Bounds the framework leaves open come from `limits.py`.
 """
 
 from __future__ import annotations

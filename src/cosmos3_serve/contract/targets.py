@@ -1,9 +1,9 @@
 """GPU targets: which compute capabilities the service is for, and what was shown on each, engine by engine.
 
 A target counts as supported only where a committed record shows the whole service on it: trained weights, guardrails
-applied, a batch of two with decodable artifacts (source: seed, GPU validation; wire baseline 9). A start, an import or
-a kernel that runs is not that; a listed target without it is `unproven`. Targets are judged one by one: evidence for
-sm_100 says nothing of sm_103 or sm_120, and no other engine ever steps in.
+applied, a batch of two with decodable artifacts (docs/contract.md 8). A start, an import or a kernel that runs is not
+that; a listed target without it is `unproven`. Targets are judged one by one: evidence for sm_100 says nothing of
+sm_103 or sm_120, and no other engine ever steps in.
 """
 
 from __future__ import annotations

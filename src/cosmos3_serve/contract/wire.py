@@ -1,4 +1,4 @@
-"""Names that go over the wire, and nothing else (source: wire baseline section 0, framework section 7)."""
+"""Names that go over the wire, and nothing else (docs/contract.md 1)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def artifact_problem(path: str, request_id: str, sample: str) -> str | None:
     """Why `path` is no artifact path of this sample, or None when it is one.
 
     An artifact path is `<request_id>/<sample>/<file>`, possibly deeper, each part a safe name, relative to the output
-    root (source: wire baseline 5.2).
+    root (docs/contract.md 4.2).
     """
     parts = path.split("/")
     if len(parts) < 3:

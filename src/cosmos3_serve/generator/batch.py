@@ -46,7 +46,7 @@ class Sample:
 
     @property
     def retryable(self) -> bool:
-        """Whether the same body may run this sample again (source: rulings, generator 12)."""
+        """Whether the same body may run this sample again."""
         return self.code is not None and SampleCode(self.code).retryable
 
     def reset(self) -> None:

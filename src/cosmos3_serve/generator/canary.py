@@ -1,8 +1,8 @@
 """Canary: one small inference through everything, before anybody may rely on the service.
 
 It proves in one go that a replica answers, that the weights compute, that the encoder writes, and that what one actor
-writes below the output root the other can read (source: design 6 and 12). It vouches for one replica: another one in
-its place, whoever put it there, has to pass again.
+writes below the output root the other can read. It vouches for one replica: another one in its place, whoever put it
+there, has to pass again.
 """
 
 from __future__ import annotations

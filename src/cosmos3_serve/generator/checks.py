@@ -1,4 +1,4 @@
-"""ServiceChecks: every readiness check of the generator, each with its reason (source: generator spec, HTTP)."""
+"""ServiceChecks: every readiness check of the generator, each with its reason."""
 
 from __future__ import annotations
 

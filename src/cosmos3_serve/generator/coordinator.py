@@ -235,8 +235,8 @@ class Coordinator:
         return await self.view(request_id, tenant=tenant)
 
     async def abandon(self, request_id: str, *, tenant: str) -> None:
-        """The last blocking caller is gone: queued samples are cancelled, running ones finish and stay (source:
-        rulings, generator 10). A batch that was asked for asynchronously goes on."""
+        """The last blocking caller is gone: queued samples are cancelled, running ones finish and stay
+        (docs/contract.md 2.2). A batch that was asked for asynchronously goes on."""
         summary = self._ledger.find(request_id)
         if summary is not None and summary.tenant == tenant:
             await self._desk.abandon(request_id)

@@ -1,8 +1,8 @@
 """Durations: how long a sample of a shape takes, learned from the waves that ran.
 
-The expected time of a shape is the largest seen so far (source: rulings, generator 13), so an expectation never gets
-too hopeful. A wave is expected to take the sum of its samples' times: denoising is compute bound at the sizes where a
-deadline matters, and where it is not the sum errs on the safe side.
+The expected time of a shape is the largest seen so far (docs/contract.md 7), so an expectation never gets too hopeful.
+A wave is expected to take the sum of its samples' times: denoising is compute bound at the sizes where a deadline
+matters, and where it is not the sum errs on the safe side.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Desk(Protocol):
 class Waiters:
     """How many clients wait for which batch over a blocking POST: the last one to leave gives the batch up.
 
-    Whether a batch can be given up at all is the coordinator's to know (source: rulings, generator 10).
+    Whether a batch can be given up at all is the coordinator's to know.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Refuse a GPU that is no target of this service, before weights are loaded (source: seed, GPU validation).
+"""Refuse a GPU that is no target of this service, before weights are loaded.
 
 Asked twice: of the machine before Ray starts, where nvidia-smi names every device, and in the model's own replica,
 which alone knows the device that it was given (in a joined cluster it may be on another machine).

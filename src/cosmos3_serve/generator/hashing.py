@@ -1,7 +1,7 @@
 """Hashing: is what an engine handed over really the sample's result, and what are its files. Blocking: from a thread.
 
-Nothing here trusts an engine: a file must lie in the sample's own directory, be a regular file reached through no
-link, hold at least a byte; the declared files must include those that the mode owes (source: wire baseline 5.2).
+Nothing here trusts an engine: a file must lie in the sample's own directory, be a regular file reached through no link,
+hold at least a byte; the declared files must include those that the mode owes (docs/contract.md 4.2).
 """
 
 from __future__ import annotations

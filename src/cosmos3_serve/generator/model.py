@@ -33,7 +33,7 @@ _INCARNATION = uuid.uuid4().hex  # a replica is a process of its own
 
 def max_ongoing(settings: GeneratorSettings) -> int:
     """Requests that one replica takes at once: below two batches ours could never coalesce the second; upstream's takes
-    exactly one batch at a time and answers no other call (source: wire baseline 1)."""
+    exactly one batch at a time and answers no other call."""
     if settings.engine == "framework":
         return settings.max_batch_size
     return CONCURRENT_BATCHES * settings.max_batch_size + CONTROL_CALLS

@@ -1,8 +1,8 @@
 """Outcomes: what leaves the service about a batch: its view, and the response bytes once it ended.
 
 Nothing absolute leaves: the output directory becomes root-relative, staged paths become the URIs that the client gave,
-messages lose every path (source: rulings, generator 9). Upstream's SampleOutputs stay as they are in `outputs[]`; codes
-and records go beside them in `samples[]` (rulings, generator 7).
+messages lose every path (docs/contract.md 2.4). Upstream's SampleOutputs stay as they are in `outputs[]`; codes and
+records go beside them in `samples[]`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _rewritten(value: Any, root: str, given: Mapping[str, str], key: str = "") -
 
 
 def build_response(batch: Batch, requested: Sequence[Mapping[str, Any]], service: Service) -> bytes:
-    """The response of an ended batch, as JSON bytes (source: wire baseline 1.3).
+    """The response of an ended batch, as JSON bytes (docs/contract.md 2.4).
 
     Args:
         requested: the samples as the client wrote them; what failed is echoed from there.
@@ -146,7 +146,7 @@ def _companies(batch: Batch) -> dict[str, list[str]]:
 
 
 def _wave(sample: Sample, companies: Mapping[str, list[str]]) -> SampleWave | None:
-    """The sample's wave; neighbours are those of its own batch only (source: rulings, generator 22)."""
+    """The sample's wave; neighbours are those of its own batch only."""
     if sample.wave is None:
         return None
     together = companies.get(sample.wave.get("inference_id", ""), [])

@@ -1,8 +1,8 @@
 """Recovery: what a starting service makes of the batches that an earlier process left. Blocking, once per start.
 
-Samples that ran or staged are failed `interrupted` (source: rulings, generator 12). Queued ones too, because the caller
-of a blocking POST is gone; in a batch submitted asynchronously they still wait. A batch whose journal can't be trusted
-is kept as damaged: it is reported, it never stops the start, and retention removes it in time.
+Samples that ran or staged are failed `interrupted`. Queued ones too, because the caller of a blocking POST is gone; in
+a batch submitted asynchronously they still wait. A batch whose journal can't be trusted is kept as damaged: it is
+reported, it never stops the start, and retention removes it in time.
 """
 
 from __future__ import annotations

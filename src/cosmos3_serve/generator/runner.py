@@ -2,8 +2,7 @@
 
 Samples of a wave are handed over concurrently, so that `@serve.batch` coalesces them. A call that raises, or answers
 something that is no result, is made once more, alone: so a broken neighbour or a replica that died costs the others
-nothing but time (source: rulings, generator 13). The same goes for an engine that failed, or ran out of memory, in
-company.
+nothing but time. The same goes for an engine that failed, or ran out of memory, in company.
 """
 
 from __future__ import annotations

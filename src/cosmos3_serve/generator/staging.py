@@ -34,7 +34,7 @@ from cosmos3_serve.storage.roots import AllowedRoots
 from cosmos3_serve.storage.store import Downloaded, ObjectStore
 from cosmos3_serve.storage.uri import S3Uri, parse_s3, require_object
 
-MAX_TEXT_BYTES = 64 * 1024  # source: rulings, generator 2
+MAX_TEXT_BYTES = 64 * 1024  # docs/contract.md 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Stager:
         self._roots.authorize(require_object(parse_s3(uri)))
 
     def check(self, samples: Sequence[Mapping[str, Any]]) -> dict[int, list[InputField]]:
-        """The inputs of each sample that has any, after every rule (source: wire baseline 7). Nothing is fetched.
+        """The inputs of each sample that has any, after every rule of docs/contract.md 6. Nothing is fetched.
 
         Raises:
             StorageAuthorizationError: the detail is the first finding's text, `errors` are all of them.

@@ -1,4 +1,4 @@
-"""Watchdog: asks the engine how far it is, and ends the wait for one that got stuck (source: rulings, generator 14).
+"""Watchdog: asks the engine how far it is, and ends the wait for one that got stuck.
 
 Progress is anything that moves: a denoising step, a sample that ended, a wave given to an idle engine. Without any for
 `stall_timeout_s` while waves are out, those waves are given up, the replica is replaced, and nothing new is started

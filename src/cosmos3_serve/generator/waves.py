@@ -9,7 +9,7 @@ Pure: no clock, no I/O, no tasks; the caller passes `now` (seconds, monotonic). 
 3. A wave that is not full waits a moment for company (`wait_s`), and longer while the engine denoises anyway: to start
    it then would only fix its company earlier. Nothing else may overtake it meanwhile.
 4. With a cap, a wave's expected time stays under it: an unknown shape runs alone, and a shape which alone exceeds the
-   cap is refused (source: rulings, generator 13).
+   cap is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each declared file must turn out to be, from the response's resolved args (source: framework sections 4 to 7).
+"""What each declared file must turn out to be, from the response's resolved args.
 
 Only what the framework fixes is bound. A clip's length follows the control video in transfer, and a conditioned picture
 without a size key follows its input; there the file must decode, and no number is invented for it.

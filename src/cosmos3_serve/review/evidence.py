@@ -1,8 +1,8 @@
 """Shareable evidence: a record of one publication that names nobody and no place.
 
 Built by allow-list: every field is a number, a hash, a version of fixed form, or a word of this file. No text of the
-publication is copied, so a name that hides in any of its fields has no field here to come out of (source: the seed,
-"Teardown and evidence"). `denyscan` looks again, over the finished text.
+publication is copied, so a name that hides in any of its fields has no field here to come out of. `denyscan` looks
+again, over the finished text.
 """
 
 from __future__ import annotations

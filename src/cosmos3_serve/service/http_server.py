@@ -1,7 +1,7 @@
 """HttpServer: uvicorn inside somebody else's event loop, on a port of our own, with bounds on what a peer may do.
 
 The ingress replica answers the public port itself. Serve's proxies would answer `/-/healthz` and `/-/routes` without a
-token and read bodies before our application sees them (source: rulings, generator 4).
+token and read bodies before our application sees them (docs/contract.md 2.1).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """A parser in C, with the two bounds that it lacks: on the size of the headers, and on the time from the first byte
     to their end, so that a peer that dawdles does not hold a connection.
 
-    In C because every token of a streamed answer passes here (source: ingress measurements).
+    In C because every token of a streamed answer passes here.
     """
 
     _header_timer: asyncio.TimerHandle | None = None

@@ -1,4 +1,4 @@
-"""Readiness: one truthful report made of independent checks, each with its reason (source: design 12)."""
+"""Readiness: one truthful report made of independent checks, each with its reason."""
 
 from __future__ import annotations
 

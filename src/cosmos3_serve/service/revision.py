@@ -1,4 +1,4 @@
-"""Which revision of our own source runs: 40 hex digits, or the start is refused (source: rulings, generator 15)."""
+"""Which revision of our own source runs: 40 hex digits, or the start is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TokenBook: which bearer tokens are valid now and which tenant each belongs to (source: rulings, generator 17).
+"""TokenBook: which bearer tokens are valid now and which tenant each belongs to.
 
 A token comes from an environment variable (tenant `default`), or from a file of `name:token` lines that is read again
 when it changes, or from both. Several tokens may be valid at once, also several of one tenant, so that a token can be

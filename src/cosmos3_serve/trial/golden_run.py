@@ -134,7 +134,7 @@ def _refuse_other_machine(order: GoldenOrder) -> None:
 
 
 def _wait_running(endpoint: str, order: GoldenOrder) -> dict[str, Any]:
-    """The readiness report of a running service, asked every ten seconds (source: wire baseline 9)."""
+    """The readiness report of a running service, asked every ten seconds (docs/contract.md 8)."""
     deadline = time.monotonic() + order.timeout_s
     while True:
         try:

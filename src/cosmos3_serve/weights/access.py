@@ -1,8 +1,8 @@
 """May this token fetch this file? Asked of the Hub itself, before anything is started or fetched.
 
 A token's presence is no entitlement, and a repository's card can be read by anybody: the question is put for one exact
-payload file at the pinned revision (source: wire baseline 3, `health access`). Nothing is downloaded, redirects are not
-followed, and the token goes to the Hub's own address only.
+payload file at the pinned revision. Nothing is downloaded, redirects are not followed, and the token goes to the Hub's
+own address only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Everything that the guardrails need on disk, had and proved before anything is started.
 
 That is the entitlement, the word lists, the face filter, the text classifier and the tokenizer data. One thing missing
-or altered refuses the start (source: seed, Preflight; rulings, generator 16).
+or altered refuses the start.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def prove_guardrails(
 ) -> GuardrailFiles:
     """Ask for the entitlement, fetch what lacks, check every byte, make the tokenizer data and export `NLTK_DATA`.
 
-    Blocks; call it before NLTK is imported. Offline nothing is asked: then every file must be there and match
-    the manifest of the fetch that was entitled. A token is demanded either way (source: wire baseline 2).
+    Blocks; call it before NLTK is imported. Offline nothing is asked: then every file must be there and match the
+    manifest of the fetch that was entitled. A token is demanded either way.
 
     Raises:
         GuardrailsUnavailable: codes `access_*` (the probe), `guardrail_revision_missing`, `guardrail_cache_empty`,

@@ -1,8 +1,8 @@
 """The model cache: one mounted folder for everything fetched at run time, and the variables that lead there.
 
-Source: wire baseline 8. `NPA_MODEL_CACHE_DIR` names the folder. Where it is not set, a cache that was announced by one
-of the other variables, or is simply mounted, lies at the standard mount path. It must be a real file system with
-symbolic links (the Hub's cache is made of them, NLTK's copy must not be), never a bucket.
+`NPA_MODEL_CACHE_DIR` names the folder. Where it is not set, a cache that was announced by one of the other variables,
+or is simply mounted, lies at the standard mount path. It must be a real file system with symbolic links (the Hub's
+cache is made of them, NLTK's copy must not be), never a bucket.
 
 The variables must be set before Ray, huggingface_hub or NLTK is imported: all three read them once.
 """

@@ -2,8 +2,7 @@
 
 In the Hub's cache every file is a link into a folder of blobs, and NLTK refuses links (and files with several names).
 So the subtree is copied once into a folder of its own, with a marker that holds the hash of every file. From then on it
-is only verified, on every start and in full: what does not match refuses the start and is never repaired in silence
-(source: wire baseline 8).
+is only verified, on every start and in full: what does not match refuses the start and is never repaired in silence.
 """
 
 from __future__ import annotations

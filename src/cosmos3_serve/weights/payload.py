@@ -1,8 +1,8 @@
 """Are the bytes on disk those that the Hub declares? Names, sizes and a finished download prove nothing.
 
 The Hub declares a hash for every file of a revision: SHA-256 for large files, git's blob SHA-1 for the others. They are
-asked for once and kept as a manifest; from then on the bytes are checked against it, also without a network (source:
-rulings, generator 16). What the manifest does not name must not lie beside it either.
+asked for once and kept as a manifest; from then on the bytes are checked against it, also without a network. What the
+manifest does not name must not lie beside it either.
 """
 
 from __future__ import annotations

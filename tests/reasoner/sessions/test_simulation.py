@@ -186,7 +186,7 @@ class Simulation:
         await self.after(flight, end, due)
 
     async def died(self, flight: Flight) -> None:
-        """Source of what is due: rulings, reasoner 4."""
+        """What is due is in docs/contract.md 9, Retry."""
         router = self.router(flight)
         proven = all(map(router.suspects.proven, flight.media))
         first = flight.reached < MAX_ATTEMPTS and flight.decision.stage is not Stage.ANSWERING

@@ -1,4 +1,4 @@
-"""A Kustomize overlay that adds to the worker only what was asked for (source: seed, Cluster-specific settings)."""
+"""A Kustomize overlay that adds to the worker only what was asked for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Write media the way upstream does, atomically: a reader finds a whole file or none.
 
-Sources: generator-engine spec section 6 and framework.md section 7: JPEG through Pillow at the sample's quality; MP4
-as H.264 yuv420p through imageio's ffmpeg with its 0 to 10 quality, odd sides padded by repeating the last row.
+JPEG through Pillow at the sample's quality; MP4 as H.264 yuv420p through imageio's ffmpeg with its 0 to 10 quality, odd
+sides padded by repeating the last row.
 """
 
 from __future__ import annotations

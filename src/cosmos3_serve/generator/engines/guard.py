@@ -58,8 +58,8 @@ def make_guard(files: GuardrailFiles | None) -> MediaGuard:
 
 
 def upstream_checks(configured: bool, *, modality: str) -> list[CheckRecord]:
-    """What the framework engine checks by itself, inside and after generation; nothing for transfer (source: framework
-    section 7). It says what it blocks and is silent about what it passes, so no decision is claimed for it."""
+    """What the framework engine checks by itself, inside and after generation; nothing for transfer. It says what it
+    blocks and is silent about what it passes, so no decision is claimed for it."""
     runs = configured and modality != "transfer"
     return [CheckRecord("output.framework", "upstream" if runs else "not_run")]
 

@@ -1,7 +1,7 @@
 """The texts of a sample that are checked: everything a client wrote that reaches a model as words.
 
-Hints carry no prompts of their own, only paths and presets (source: framework section 1h). The service's own negative
-prompt is not the client's text and is not checked; neither is an empty one.
+Hints carry no prompts of their own, only paths and presets. The service's own negative prompt is not the client's text
+and is not checked; neither is an empty one.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ReplicaState(StrEnum):
-    """What may be asked of a replica (source: rulings, reasoner 3)."""
+    """What may be asked of a replica."""
 
     STARTING = "starting"
     READY = "ready"

@@ -3,7 +3,7 @@
 A part goes to a replica as `uuid` without data when the replica is believed to hold the item, and with data otherwise.
 The belief mirrors the replica's own cache: least recently used, bounded by bytes and items. It may be wrong, since
 other gateways fill the same cache; the replica then answers 400 with a cache miss and the same parts are sent again
-with bytes, to the same replica (source: rulings, reasoner 9).
+with bytes, to the same replica.
 
 The uuid is made here and never by a client: a replica takes it for the content, and a collision would serve another
 video's answer.

@@ -1,4 +1,4 @@
-"""MediaLimits: every number of the media gate in one place (source: rulings, reasoner 11; design, decision 10)."""
+"""MediaLimits: every number of the media gate in one place (docs/contract.md 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which URL gave which content, per tenant, so that a server may say "not modified" (source: rulings, reasoner 7)."""
+"""Which URL gave which content, per tenant, so that a server may say "not modified"."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Session keys: which header, or which video, makes requests one session.
 
-Rules for headers (source: rulings, reasoner 5; a session must never be lost or shared by accident):
+Rules for headers (docs/contract.md 9; a session must never be lost or shared by accident):
 
 1. Names are tried in the configured order; the first with a value decides, later ones are not looked at.
 2. Names compare without case, and `_` equals `-`: proxies rewrite one into the other.

@@ -25,7 +25,7 @@ class RoundRobin:
         Args:
             eligible: replicas in order of their ids.
             load: live sessions per replica id; a replica with more than the mean over `eligible` plus one is skipped
-                (source: rulings, reasoner 2). None: no bound.
+                (docs/contract.md 9). None: no bound.
         """
         if not eligible:
             return None

@@ -9,7 +9,7 @@
 | gone from the fleet           | PLACE (moves)                 | PLACE (moves)                     |
 | none                          | PLACE (new)                   | PLACE (new)                       |
 
-Source: rulings, reasoner 3.
+The same in words: docs/contract.md 9.
 """
 
 from __future__ import annotations

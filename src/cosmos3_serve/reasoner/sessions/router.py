@@ -10,7 +10,7 @@ reports what the replica did. The life of a request:
 
 `on_refused` and `on_died` return an `Aftermath`: choose again with `after=decision`, or answer with its error, or (both
 empty) pass the replica's own answer on. There is one second choice in the life of a request, whatever the reason, so
-that pressure on the fleet is never multiplied (source: rulings, reasoner 4).
+that pressure on the fleet is never multiplied.
 """
 
 from __future__ import annotations

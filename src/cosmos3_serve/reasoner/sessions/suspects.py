@@ -1,8 +1,8 @@
 """Which media may have killed a replica.
 
-Media that some replica has answered is proven. When a replica dies, every unproven item aboard becomes a suspect; it
-is quarantined only if a later death finds a suspect aboard alone (source: rulings, reasoner 4). An item that merely
-travelled with a killer is never quarantined for it.
+Media that some replica has answered is proven. When a replica dies, every unproven item aboard becomes a suspect; it is
+quarantined only if a later death finds a suspect aboard alone. An item that merely travelled with a killer is never
+quarantined for it.
 
 Aboard means on that replica through any gateway, so the table's owner judges: gateways report what they had aboard
 (`take_reports`), reports on one death are merged while it settles, and the verdict travels back (`learn`).

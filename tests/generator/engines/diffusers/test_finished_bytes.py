@@ -1,7 +1,7 @@
 """Same bytes of finished files: in every slot of a wave, whatever is decoded and encoded beside them, and where their
 media were decoded before their turn.
 
-Source: rulings, generator 3. Of latents, `test_bytes` says the same of every mode.
+Of latents, `test_bytes` says the same of every mode.
 """
 
 import itertools

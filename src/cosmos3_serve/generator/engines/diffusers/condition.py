@@ -1,7 +1,7 @@
 """What a sample starts from: noise, and what its media and actions fix.
 
-Sources: framework.md sections 3 to 5.6; conditioning as upstream builds it: the conditioning frames lie at the start of
-the clip, the last of them fills the rest, the whole is encoded, and the named latent frames stay as encoded.
+Conditioning is built as upstream builds it: the conditioning frames lie at the start of the clip, the last of them
+fills the rest, the whole is encoded, and the named latent frames stay as encoded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From latents to files: decode, check, encode, write, and say what was written.
 
-Files and names as upstream has them (framework.md section 7). Paths that leave the engine are relative to the output
-root; no absolute server path is written into any file.
+Files and names as upstream has them. Paths that leave the engine are relative to the output root; no absolute server
+path is written into any file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transfer: a clip that follows control media, generated chunk by chunk.
 
-Source: framework.md section 5.3. The clip is as long as the first control; each chunk after the first starts from the
-last frames of the one before; weights are shares; each chunk draws from seed + its number.
+As upstream does it: the clip is as long as the first control; each chunk after the first starts from the last frames of
+the one before; weights are shares; each chunk draws from seed + its number.
 """
 
 from __future__ import annotations

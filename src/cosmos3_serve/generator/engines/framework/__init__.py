@@ -1,4 +1,4 @@
-"""The framework engine: upstream's own deployment, unmodified, behind our ingress (source: generator spec, "Binding").
+"""The framework engine: upstream's own deployment, unmodified, behind our ingress.
 
 `interpreter` finds the Python that has it, `revision` proves that it is the pinned source, `setup` says how it is
 started, `deployment` binds it; `port` speaks to it as the coordinator wants, with `overrides` on the way in, `turns`

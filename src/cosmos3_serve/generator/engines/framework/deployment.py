@@ -34,7 +34,7 @@ def upstream_deployment(settings: GeneratorSettings, checkpoint: Checkpoint, fil
     environ = {**carried(os.environ), **WORKER_ENV, **files.environ()}
     return OmniModelDeployment.options(
         name=settings.model,
-        # Upstream leaves it at Ray's 5, and so never coalesces more (source: framework section 6).
+        # Upstream leaves it at Ray's 5, and so never coalesces more.
         max_ongoing_requests=max_ongoing(settings),
         user_config={
             "max_batch_size": settings.max_batch_size,

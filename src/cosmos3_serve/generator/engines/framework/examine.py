@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
-# Distribution, module, and which of upstream's modules wants it (source: framework report, section 1; ran there).
+# Distribution, module, and which of upstream's modules wants it.
 NEEDED = (
     ("torch", "torch"),
     ("torchvision", "torchvision"),

@@ -1,7 +1,7 @@
 """Overrides: from a resolved sample to the fields of upstream's `OmniSampleOverrides`.
 
 Everything that upstream would read, fetch or unpickle by itself is refused here once more, although the contract and
-staging have refused it long before (source: framework report, section 5, rows 1 to 4).
+staging have refused it long before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DOUBLE, written from the contract's description (framework sections 1, 5.1 and 6): the argument classes."""
+"""DOUBLE, written from a description of upstream's contract: the argument classes."""
 
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""DOUBLE, written from the contract's description (framework section 7): what a deployment answers."""
+"""DOUBLE, written from a description of upstream's contract: what a deployment answers."""
 
 from collections.abc import Callable
 from pathlib import Path

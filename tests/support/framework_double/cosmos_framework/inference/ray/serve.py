@@ -1,4 +1,4 @@
-"""DOUBLE, written from the contract's description (framework section 6): deployment and worker, as Serve sees them.
+"""DOUBLE, written from a description of upstream's contract: deployment and worker, as Serve sees them.
 
 The one liberty: the limit of a batch is 300 s unless the environment says otherwise, since no test can wait for it.
 """
