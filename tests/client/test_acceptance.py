@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.baseline_server import BaselineServer, Faults
+from support.places import unpublished
 
 from cosmos3_serve.client.journal import Journals
 from cosmos3_serve.client.submit import submit_batch
@@ -169,7 +170,7 @@ def refused(server: BaselineServer, submit: Callable[..., Any], tmp_path: Path, 
     with pytest.raises(Cosmos3RayServeError) as caught:
         submit()
     assert not [path for _, path, _ in server.log[before:] if path.startswith("/v1/artifacts/")]
-    assert not (tmp_path / "out").exists()
+    assert unpublished(tmp_path / "out")
     (journal,) = Journals(state).all()
     assert journal.run.state == "failed"
     assert journal.run.failure is not None and journal.run.failure["code"] == caught.value.stable_code
@@ -198,7 +199,7 @@ def test_what_is_no_json_object_is_refused(
     for resume in (False, True):  # judged anew from the kept bytes, never posted anew
         with pytest.raises(ContractViolation):
             submit(resume=resume)
-    assert not (tmp_path / "out").exists()
+    assert unpublished(tmp_path / "out")
     assert len(server.batches) == posted + 1
 
 
@@ -241,7 +242,7 @@ def test_a_partial_batch_without_any_result_is_not_published(
     server.faults.failing = dict.fromkeys("abcd", "error")
     with pytest.raises(Cosmos3RayServeError, match="4 of 4 samples"):
         submit(allow_partial=True)
-    assert not (tmp_path / "out").exists()
+    assert unpublished(tmp_path / "out")
 
 
 def test_a_wrong_flag_does_not_cost_the_result(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.baseline_server import BaselineServer, Faults
+from support.places import unpublished
 from support.s3 import LocalS3
 
 from cosmos3_serve.client.journal import Journals
@@ -203,7 +204,7 @@ def test_a_service_that_says_no(
         submit_batch(input_path=batch(tmp_path), output_path=str(tmp_path / "out"), endpoint=server.endpoint)
     assert (caught.value.stable_code, caught.value.exit_code) == (code, exit_code)
     assert server.batches == []
-    assert not (tmp_path / "out").exists()
+    assert unpublished(tmp_path / "out")
     assert bool(Journals(own_state).all()) is kept  # nothing was accepted: nothing to remember
 
 

@@ -199,7 +199,6 @@ def test_a_lost_journal_is_made_anew_from_the_claim(
 def test_a_place_taken_meanwhile_is_not_overwritten(server: LedgerServer, options: dict[str, Any]) -> None:
     give_up_waiting(options)
     out = Path(options["output_path"])
-    out.mkdir()
     (out / "request.json").write_text('{"request_id": "somebody-else"}')
     with pytest.raises(Conflict) as caught:
         resumed(options)
@@ -208,7 +207,7 @@ def test_a_place_taken_meanwhile_is_not_overwritten(server: LedgerServer, option
     with pytest.raises(Conflict):
         resumed(options, endpoint=server.endpoint)
     assert tmp_state.exists()
-    assert [p.name for p in out.iterdir()] == ["request.json"]
+    assert sorted(p.name for p in out.iterdir()) == [".cosmos3-claims", "request.json"]
     assert "somebody-else" in (out / "request.json").read_text()
 
 

@@ -11,20 +11,25 @@ from typing import Any
 
 import pytest
 from support.baseline_server import PIN, BaselineServer, Faults
-from support.flaky import FlakyProxy, canned
+from support.flaky import Fault, FlakyProxy, canned
 from support.ledger_server import LedgerServer
+from support.places import files_of
 from support.s3 import LocalS3, boto, keys_of
 
 from cosmos3_serve import __version__
+from cosmos3_serve.client import follow
 from cosmos3_serve.client.journal import Journals
 from cosmos3_serve.client.submit import Order, submit_batch, submit_batch_async
 from cosmos3_serve.errors import (
     Conflict,
     Cosmos3Error,
     ExitCode,
+    Incomplete,
     IntegrityError,
     StorageFailure,
+    UsageError,
 )
+from cosmos3_serve.storage.directory import DirectoryStore
 
 SAMPLES = [
     {"name": "a", "model_mode": "text2image", "prompt": "p", "seed": 17, "resolution": "256"},
@@ -51,6 +56,9 @@ def server(tmp_path: Path) -> Iterator[BaselineServer]:
 def ledger(tmp_path: Path) -> Iterator[LedgerServer]:
     with LedgerServer(tmp_path / "ledger") as made:
         yield made
+
+
+CLAIM = ".cosmos3-claims/0001.json"  # what an unfinished run leaves at its place, and nothing else
 
 
 def batch(tmp_path: Path, samples: Any = None) -> str:
@@ -178,7 +186,7 @@ def test_wrong_bytes_publish_nothing_and_are_resumable(server: BaselineServer, t
     options = {"input_path": batch(tmp_path), "output_path": str(tmp_path / "out"), "endpoint": server.endpoint}
     with pytest.raises(IntegrityError, match=r"artifact integrity mismatch for .*/b/vision\.mp4"):
         submit_batch(**options)
-    assert not (tmp_path / "out").exists()
+    assert files_of(tmp_path / "out") == [CLAIM]
     server.faults.flip_bytes = {}
     assert submit_batch(**options, resume=True)["status"] == "completed"
     assert len(server.batches) == 1
@@ -192,7 +200,7 @@ def test_media_that_lie_publish_nothing(server: BaselineServer, tmp_path: Path) 
     with pytest.raises(IntegrityError, match="5 frames, expected 9") as caught:
         submit_batch(input_path=batch(tmp_path), output_path=str(tmp_path / "out"), endpoint=server.endpoint)
     assert caught.value.stable_code == "media_invalid"
-    assert not (tmp_path / "out").exists()
+    assert files_of(tmp_path / "out") == [CLAIM]
 
 
 def test_a_used_output_is_refused_before_the_post(server: BaselineServer, tmp_path: Path) -> None:
@@ -218,7 +226,7 @@ def test_a_spool_smaller_than_the_batch_goes_in_windows(server: BaselineServer, 
             input_path=batch(tmp_path), output_path=str(tmp_path / "two"), endpoint=server.endpoint, spool_bytes=299_999
         )
     assert caught.value.stable_code == "spool_too_small"
-    assert not (tmp_path / "two").exists()
+    assert files_of(tmp_path / "two") == [CLAIM]
 
 
 @pytest.mark.parametrize("kind", ["refuses", "ignores"])
@@ -242,3 +250,85 @@ def test_a_store_that_keeps_no_condition_is_refused_before_anything_is_generated
     assert ledger.ledger == {}, "nothing was generated"
     assert keys_of(s3.environ, f"unconditional-{kind}") == []
     assert not list(own_state.rglob("run.json")), "there is nothing to resume"
+
+
+@pytest.mark.parametrize("place", ["/proc/out", "file", "file/below"])
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_generated(
+    ledger: LedgerServer, tmp_path: Path, own_state: Path, place: str
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UsageError) as caught:
+        submit_batch(input_path=batch(tmp_path), output_path=str(tmp_path / place), endpoint=ledger.endpoint)
+    assert (caught.value.stable_code, caught.value.exit_code) == ("location_not_writable", ExitCode.INPUT)
+    assert ledger.ledger == {}, "nothing was generated"
+    assert not list(own_state.rglob("run.json")), "there is nothing to resume"
+
+
+def test_of_two_batches_for_one_place_the_second_is_not_generated(
+    ledger: LedgerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine, another journal: the first one has not begun to publish when the second comes."""
+    order = {"output_path": str(tmp_path / "out"), "endpoint": ledger.endpoint}
+    first = {"input_path": batch(tmp_path, SAMPLES[:1]), "journal_dir": tmp_path / "first", **order}
+    with monkeypatch.context() as patch, pytest.raises(Incomplete):
+        patch.setattr(follow.Follower, "wait", _leave)
+        submit_batch(**first)
+    (posted,) = ledger.ledger
+    (tmp_path / "other.json").write_text(json.dumps(SAMPLES[1:2]))
+    second = {"input_path": str(tmp_path / "other.json"), "journal_dir": tmp_path / "second", **order}
+    with pytest.raises(Conflict, match=f"claimed by request {posted}") as caught:
+        submit_batch(**second)
+    assert (caught.value.stable_code, caught.value.exit_code) == ("publication_exists", ExitCode.INPUT)
+    assert list(ledger.ledger) == [posted], "the second was not generated"
+    assert submit_batch(**first, resume=True)["status"] == "completed"
+    assert files_of(tmp_path / "out") == sorted(
+        ["provenance.json", "request.json", "response.json", f"artifacts/{posted}/a/vision.jpg"]
+    )
+
+
+async def _leave(self: follow.Follower) -> Any:
+    raise Incomplete("left", code="deadline_exceeded")
+
+
+def test_a_batch_that_the_service_does_not_take_leaves_the_place_free(ledger: LedgerServer, tmp_path: Path) -> None:
+    options = {"input_path": batch(tmp_path, SAMPLES[:1]), "output_path": str(tmp_path / "out")}
+    ledger.faults.post_statuses = [422, 422]
+    for _ in range(2):
+        with pytest.raises(Cosmos3Error):
+            submit_batch(**options, endpoint=ledger.endpoint)
+    assert submit_batch(**options, endpoint=ledger.endpoint)["status"] == "completed"
+    assert not (tmp_path / "out" / ".cosmos3-claims").exists()
+
+
+def test_names_that_differ_by_case_alone_are_refused_where_the_place_cannot_tell_them_apart(
+    ledger: LedgerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = DirectoryStore._path
+    monkeypatch.setattr(DirectoryStore, "_path", lambda self, key: path(self, key.lower()))
+    samples = [{**SAMPLES[0], "name": name} for name in ("a", "A")]
+    options = {"output_path": str(tmp_path / "out"), "endpoint": ledger.endpoint}
+    with pytest.raises(UsageError, match="'a' and 'A' for one name") as caught:
+        submit_batch(input_path=batch(tmp_path, samples), **options)
+    assert caught.value.stable_code == "case_insensitive_location" and ledger.ledger == {}
+    assert submit_batch(input_path=batch(tmp_path, SAMPLES[:1]), **options)["status"] == "completed"
+
+
+@pytest.mark.parametrize("lost", ["claim", "response", "artifact", "seal", "all"])
+def test_a_passing_conflict_or_a_late_object_ends_nothing(
+    s3: LocalS3, ledger: LedgerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Each conditional PUT is answered 409 once while its key is free, each object read back is not there at first."""
+    part = {"claim": "claims/", "response": "response", "artifact": "vision", "seal": "provenance", "all": "out/"}[lost]
+
+    def plan(method: str, target: str, nth: int) -> Fault | None:
+        if nth or part not in target:
+            return None
+        return {"PUT": Fault.CONFLICT, "GET": Fault.NOT_FOUND if "vision" in target else None}.get(method)
+
+    s3.create_bucket("passing")
+    with FlakyProxy(s3.endpoint, plan) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        manifest = submit_batch(
+            input_path=batch(tmp_path, SAMPLES[:1]), output_path=f"s3://passing/{lost}/out/", endpoint=ledger.endpoint
+        )
+        assert manifest["status"] == "completed" and proxy.faults > 0

@@ -1,4 +1,4 @@
-"""From a accepted response to a publication: download, verify, decode, upload, read back.
+"""From an accepted response to a publication: download, verify, decode, upload, read back.
 
 What fits into the local spool is verified completely before the output location is touched. A larger batch goes
 through in windows, each verified before it is uploaded and removed after, so that the disk stays bounded as well.
@@ -14,7 +14,7 @@ from typing import Any
 from cosmos3_serve.client.acceptance import Accepted
 from cosmos3_serve.client.journal import Journal
 from cosmos3_serve.client.progress import Progress
-from cosmos3_serve.client.publish import UPLOADS, Publication
+from cosmos3_serve.client.publish import UPLOADS, Publication, outcome_of
 from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.provenance import MediaProof
 from cosmos3_serve.contract.records import Artifact
@@ -33,6 +33,7 @@ class Delivery:
     journal: Journal
     transfer: Transfer
     publication: Publication
+    response: bytes
     decoder: Decoder
     progress: Progress
     concurrency: int
@@ -41,9 +42,10 @@ class Delivery:
     media: list[MediaProof] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Every artifact verified and in place, the location claimed; provenance is the caller's last step.
+        """Every artifact verified and in place; provenance is the caller's last step.
 
         Raises:
+            Contested, Sealed: another client of this batch publishes or published it.
             IntegrityError, Conflict, StorageFailure, Cosmos3RayServeError: see the modules that do the work.
             LimitExceeded: one artifact is larger than the spool may be.
         """
@@ -60,7 +62,10 @@ class Delivery:
             await self._timed("delivery", "downloading", self._fetch_all(window))
             await self._timed("publication", "publishing", self._put_all(window))
         if not todo:
-            await self.publication.claim()
+            await self._begin()
+
+    async def _begin(self) -> None:
+        await self.publication.begin(outcome_of(self.response), self.response)
 
     async def _timed(self, phase: str, name: str, work: Any) -> None:
         self.progress.phase(name)
@@ -86,7 +91,7 @@ class Delivery:
             self.media.append(MediaProof(**proof))
 
     async def _put_all(self, window: list[Artifact]) -> None:
-        await self.publication.claim()
+        await self._begin()
         await each(window, UPLOADS, self._put)
 
     async def _put(self, artifact: Artifact) -> None:

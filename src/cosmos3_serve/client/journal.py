@@ -117,6 +117,12 @@ class Journal:
         self.save(state="submitted", ended_at=None, failure=None)
         (self.directory / "response.json").unlink(missing_ok=True)
 
+    def adopt_response(self, data: bytes) -> None:
+        """Carry on with the response that another client of this batch is publishing; proofs of other bytes go."""
+        (self.directory / "proofs.jsonl").unlink(missing_ok=True)
+        shutil.rmtree(self.spool, ignore_errors=True)
+        self.keep_response(data)
+
     def proofs(self) -> dict[str, dict[str, Any]]:
         """Artifact path to its proof, of files that need no second decode; a torn last line proves nothing."""
         found: dict[str, dict[str, Any]] = {}
@@ -134,6 +140,25 @@ class Journal:
 
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def move(self, output_path: str) -> None:
+        """Continue the run at another place; the caller holds the locks of both.
+
+        Raises:
+            Conflict: code `unfinished_run`: another run is kept for that place.
+        """
+        target = self.directory.with_name(key_of(output_path))
+        if target != self.directory:
+            if target.exists():
+                raise Conflict(
+                    "another run for that output path is kept in the journal",
+                    remedy="continue that one first, or choose another --output-path",
+                    code="unfinished_run",
+                )
+            self.directory.rename(target)
+            files.sync_directory(target.parent)
+            self.directory = target
+        self.save(output_path=output_path)
 
 
 class Journals:

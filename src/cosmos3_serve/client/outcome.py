@@ -24,12 +24,23 @@ from cosmos3_serve.errors import (
 )
 from cosmos3_serve.settings import TOKEN_ENV
 
+PLACE_CODES = frozenset({"publication_exists", "publication_in_progress", "output_occupied"})
 FINAL_CODES = frozenset({"samples_failed", "artifact_missing", "batch_expired", "redirect_refused"})
 
 
-def resume_command(output_path: str, *, journal_dir: Path | None, token_env: str) -> str:
-    """The command line that continues a run."""
-    words = ["cosmos3", "ray-batch", "--resume", "--output-path", output_path]
+ELSEWHERE = "ANOTHER_PLACE"  # for a person to replace
+
+
+def resume_command(output_path: str, *, journal_dir: Path | None, token_env: str, run_id: str = "") -> str:
+    """The command line that continues a run; with `run_id` one that was submitted to another output path."""
+    words = [
+        "cosmos3",
+        "ray-batch",
+        "--resume",
+        *(["--run-id", run_id] if run_id else []),
+        "--output-path",
+        output_path,
+    ]
     if token_env != TOKEN_ENV:
         words += ["--token-env", token_env]
     if journal_dir is not None:
@@ -37,15 +48,21 @@ def resume_command(output_path: str, *, journal_dir: Path | None, token_env: str
     return shlex.join(words)
 
 
-def settle(error: Cosmos3Error, journal: Journal, resume: str, *, first: bool) -> Cosmos3Error:
+def settle(error: Cosmos3Error, journal: Journal, resume: str, *, first: bool, elsewhere: str = "") -> Cosmos3Error:
     """Bring the journal in line with the failure and return what to raise. Blocking.
 
     Args:
+        resume: the command that continues the run.
         first: whether this process was the first to post the batch; only then can "not accepted" be concluded.
+        elsewhere: the command that publishes it at another place.
     """
     if first and journal.run.state == "prepared" and _not_accepted(error):
         journal.remove()
         return error
+    if error.stable_code in PLACE_CODES and journal.resumable:
+        journal.save()
+        waits = f"wait for it, then continue with: {resume}" if isinstance(error, Incomplete) else ""
+        return _as(type(error), error, _join(waits, f"publish it at another place with: {elsewhere}"))
     final = isinstance(error, ContractViolation | IntegrityError) or error.stable_code in FINAL_CODES
     if journal.resumable and not final:
         journal.save()  # touched: pruning counts from the last try

@@ -1,12 +1,15 @@
 """Publication: one batch owns one output location, and `provenance.json` is there only when it is true.
 
-    request.json      created only if free: the claim, and who holds it
+    .cosmos3-claims/  who may publish here (`claims.py`), before anything is sent
+    request.json      once this batch begins to publish
+    response.json     the exact bytes received, before the first artifact
     artifacts/…       each read back by size and SHA-256
-    response.json     the exact bytes received
     native/…          in a recovered publication, the engine's own records that it was derived from
-    provenance.json   last, created only if free: its presence means complete
+    provenance.json   last, after everything that it names was compared once more: its presence means complete
 
-Every step may be repeated by a later process of the same batch. Objects of others under the location stay untouched.
+Nothing is ever overwritten: every object is created only if its key is free, and what is there already must have this
+batch's very bytes. Every step may be repeated by a later process of the same batch. After any conflict the stored
+publication is verified, and the stored manifest is what the caller gets.
 """
 
 from __future__ import annotations
@@ -14,186 +17,257 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from enum import StrEnum
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.client.http import MIB
+from cosmos3_serve.client.claims import Claims, Contested, Found, Sealed
 from cosmos3_serve.contract.records import Artifact
-from cosmos3_serve.errors import Conflict, IntegrityError, StorageFailure
+from cosmos3_serve.errors import (
+    Conflict,
+    IntegrityError,
+    LimitExceeded,
+    NotFound,
+    RangeNotSatisfiable,
+    StorageFailure,
+    UsageError,
+)
+from cosmos3_serve.publication.layout import ARTIFACTS, PROVENANCE, REQUEST, RESPONSE
+from cosmos3_serve.publication.verify import differences, read_bytes, verified_manifest
 from cosmos3_serve.storage.location import Location
+from cosmos3_serve.storage.store import ObjectInfo
 
-REQUEST, RESPONSE, PROVENANCE = "request.json", "response.json", "provenance.json"
-NATIVE = "native"
-MAX_RECORD_BYTES = 512 * MIB
+__all__ = ["Contested", "Found", "Publication", "Sealed"]
+
 UPLOADS = 2  # each holds some multipart pieces in memory
-
-
-class Found(StrEnum):
-    """What is at the location."""
-
-    FREE = "free"
-    OURS = "ours"  # claimed by this batch, not complete
-    COMPLETE = "complete"  # published by this batch
-
-
-def published_uri(output_path: str) -> str:
-    """S3: the given text with exactly one trailing slash; a directory: as given (source: wire baseline 4, step 8)."""
-    return output_path.rstrip("/") + "/" if output_path.startswith("s3://") else output_path
+CONFIRMS = 16  # objects looked up at once before the seal
 
 
 class Publication:
     """One output location on behalf of one batch.
 
     Every method raises:
-        Conflict: code `publication_exists`: the location holds another batch.
+        Conflict: code `publication_exists`: the location belongs to another batch.
         StorageFailure: storage would not, after retries.
     """
 
     def __init__(self, place: Location, request: bytes, request_id: str) -> None:
-        self._place, self._request, self._id = place, request, request_id
+        self._place, self._request = place, request
         self._store = place.store
+        self._claims = Claims(place, request, request_id)
+        self._begun = ""
         self._uploads = asyncio.Semaphore(UPLOADS)
+        # Versions whose bytes were read and compared, by key.
+        self._compared: dict[str, tuple[ObjectInfo, str]] = {}
+
+    @property
+    def place(self) -> str:
+        return str(self._place)
 
     async def look(self) -> Found:
         """Who holds the location; changes nothing."""
-        manifest = await read_json(self._place, PROVENANCE)
-        if manifest is not None:
-            if manifest.get("request_id") != self._id:
-                raise self._taken(PROVENANCE)
-            return Found.COMPLETE
-        claim = await read_bytes(self._place, REQUEST)
-        if claim is None:
-            return Found.FREE
-        if claim != self._request:
-            raise self._taken(REQUEST)
-        return Found.OURS
+        return await self._claims.look()
 
-    async def prove(self) -> None:
+    async def prove(self, names: Iterable[str] = ()) -> None:
         """Before anything is generated: whether what is generated could be published.
 
+        Args:
+            names: of the samples, which become folders.
+
         Raises:
+            UsageError: code `location_not_writable`; code `case_insensitive_location`: two names would share a folder.
             StorageFailure: code `conditional_put_unsupported`, or writing is not allowed.
+            IntegrityError: other bytes come back than were written.
         """
-        await self._store.prove(self._place.prefix)
+        proof = await self._store.prove(self._place.prefix)
+        if not proof.case_sensitive:
+            _require_distinct(names)
 
     async def claim(self) -> None:
-        await self._create(REQUEST, self._request)
+        """Own the location; nothing where this batch does already.
+
+        Raises:
+            Sealed: it was published meanwhile.
+        """
+        await self._claims.claim()
+
+    async def release(self) -> bool:
+        """Give the claim back; False where there is none of this batch, or it already began to publish."""
+        return await self._claims.release()
+
+    async def begin(self, outcome: str, response: bytes | None) -> None:
+        """Fix what is published here, and write the request and the response where there is one.
+
+        Args:
+            outcome: the same for all clients that would publish the same bytes, and for no others.
+
+        Raises:
+            Contested: another client of this batch is publishing another outcome.
+            Sealed: it was published meanwhile.
+        """
+        if self._begun == outcome:
+            return
+        with _faults_of_storage():
+            await self._claims.begin(outcome)
+            await self.put_record(REQUEST, self._request)
+            if response is not None:
+                await self.put_record(RESPONSE, response)
+        self._begun = outcome
 
     async def holds(self, artifact: Artifact) -> bool:
         """Whether the artifact is already there with exactly these bytes."""
         key = self._key(artifact)
-        info = await self._store.head(key)
-        if info is None or info.size != artifact.bytes:
-            return False
-        return await self._store.hash_object(key) == (artifact.bytes, artifact.sha256)
+        with _faults_of_storage():
+            info = await self._store.head(key)
+            return info is not None and info.size == artifact.bytes and await self._same(key, info, artifact.sha256)
 
     async def put(self, artifact: Artifact, path: Path) -> None:
         """Upload one verified file and read it back.
 
         Raises:
-            IntegrityError: storage gives back other bytes.
+            IntegrityError: storage gives back other bytes, or holds others there and nothing is overwritten.
         """
+        key, name = self._key(artifact), f"{ARTIFACTS}/{artifact.path}"
         async with self._uploads:
-            key = self._key(artifact)
-            await self._store.put_file(key, path)
-            if await self._store.read_back(key) != (artifact.bytes, artifact.sha256):
-                raise IntegrityError(
-                    f"storage gives back other bytes for artifacts/{artifact.path} than were uploaded",
-                    remedy="check the storage and anything between it and the client, then run again with --resume",
-                )
+            with _faults_of_storage():
+                written = True
+                try:
+                    info = await self._store.put_file(key, path, create=True)
+                except Conflict:
+                    written, info = False, await self._there(key)
+                if info.size != artifact.bytes or not await self._same(key, info, artifact.sha256):
+                    raise _other_bytes(name, written=written)
 
     async def put_record(self, name: str, data: bytes) -> None:
-        """Store a record and read it back. Raises IntegrityError as `put`."""
+        """Create a record, or find it there, and read it back. Raises IntegrityError as `put`."""
         key = self._place.key(name)
-        await self._store.put_bytes(key, data)
-        if await self._store.read_back(key) != (len(data), hashlib.sha256(data).hexdigest()):
-            raise IntegrityError(f"storage gives back other bytes for {name} than were uploaded")
+        with _faults_of_storage():
+            written = True
+            try:
+                info = await self._store.put_bytes(key, data, create=True)
+            except Conflict:
+                written, info = False, await self._there(key)
+            if info.size != len(data) or not await self._same(key, info, hashlib.sha256(data).hexdigest()):
+                if name == REQUEST and not written:
+                    raise self._claims.taken(f"its {REQUEST} is another one")
+                raise _other_bytes(name, written=written)
 
-    async def seal(self, response: bytes | None, provenance: bytes) -> None:
-        """Make it complete: response.json where there is one, read back, then provenance.json."""
-        if response is not None:
-            await self.put_record(RESPONSE, response)
-        try:
-            await self._create(PROVENANCE, provenance)
-        except Conflict:
-            # Another process of this very batch was first: what it published is the same and verified.
-            if await self.look() is not Found.COMPLETE:
-                raise
+    async def seal(self, provenance: bytes) -> dict[str, Any]:
+        """Make it complete: compare everything that the record names once more, then create provenance.json.
 
-    async def _create(self, name: str, data: bytes) -> None:
-        try:
-            await self._store.put_bytes(self._place.key(name), data, create=True)
-        except Conflict:
-            # Ours if it holds our bytes: an answer was lost, or an earlier process got this far.
-            if await read_bytes(self._place, name) != data:
-                raise self._taken(name) from None
+        Returns:
+            The manifest as it is stored: this one, or that of another client of this batch, verified.
+
+        Raises:
+            IntegrityError: an object is missing or altered, then nothing is sealed; or what is stored is damaged.
+        """
+        manifest: dict[str, Any] = await asyncio.to_thread(json.loads, provenance)
+        with _faults_of_storage():
+            faults = await differences(self._place, manifest, read=self._confirm, reads=CONFIRMS)
+            if faults:
+                raise IntegrityError(
+                    f"before the publication could be sealed, storage no longer held what was uploaded: {faults[0]}",
+                    remedy="find out what else writes there, then run again with --resume",
+                )
+            try:
+                await self._store.put_bytes(self._place.key(PROVENANCE), provenance, create=True)
+            except Conflict:
+                await self._replace_torn(provenance)
+            if await read_bytes(self._place, PROVENANCE) != provenance:
+                if not await self._claims.sealed():
+                    raise _other_bytes(PROVENANCE, written=True)
+                manifest = await self.stored()
+        await self._claims.forget()
+        return manifest
+
+    async def stored(self) -> dict[str, Any]:
+        """The manifest of the publication that is there, verified.
+
+        Raises:
+            IntegrityError: code `publication_damaged`.
+        """
+        manifest = await verified_manifest(self._place)
+        if manifest is None:
+            raise StorageFailure(f"{PROVENANCE} was there and is not shown any more", code="storage_unavailable")
+        await self._claims.forget()
+        return manifest
+
+    async def stored_response(self) -> bytes | None:
+        """The response that a client of this batch is publishing; None where none is there yet."""
+        return await read_bytes(self._place, RESPONSE)
+
+    async def _replace_torn(self, provenance: bytes) -> None:
+        """Replace the empty file that older clients left where a file system has no hard links."""
+        found = await self._store.get_bytes(self._place.key(PROVENANCE), max_bytes=len(provenance))
+        if found is not None and found[1] == b"":
+            await self._store.swap(self._place.key(PROVENANCE), provenance, found[0])
+
+    async def _there(self, key: str) -> ObjectInfo:
+        """What is at a key that a conditional PUT found taken."""
+        info = await self._store.head(key)
+        if info is None:
+            raise StorageFailure("storage says that an object exists, and does not show it", code="storage_unavailable")
+        return info
+
+    async def _same(self, key: str, info: ObjectInfo, sha256: str) -> bool:
+        """Whether this version of the object has these bytes, by reading it; then it need not be read again."""
+        same = await self._store.read_back(key) == (info.size, sha256)
+        if same:
+            self._compared[key] = (info, sha256)
+        return same
+
+    async def _confirm(self, key: str) -> tuple[int, str]:
+        """Size and SHA-256 of an object; one that is still the version that was read is not read again."""
+        known = self._compared.get(key)
+        if known is not None and known[0].etag:
+            info = await self._store.head(key)
+            if info is not None and (info.size, info.etag) == (known[0].size, known[0].etag):
+                return info.size, known[1]
+        return await self._store.hash_object(key)
 
     def _key(self, artifact: Artifact) -> str:
-        return self._place.key(f"artifacts/{artifact.path}")
+        return self._place.key(f"{ARTIFACTS}/{artifact.path}")
 
-    def _taken(self, name: str) -> Conflict:
-        return Conflict(
-            f"the output location already holds the publication of another batch ({name})",
-            remedy="choose another --output-path; a publication is never overwritten",
-            code="publication_exists",
+
+def _other_bytes(name: str, *, written: bool) -> IntegrityError:
+    if written:
+        return IntegrityError(
+            f"storage gives back other bytes for {name} than were uploaded",
+            remedy="check the storage and anything between it and the client",
+            code="output_occupied" if name != PROVENANCE else None,
         )
-
-
-async def verified_manifest(place: Location) -> dict[str, Any] | None:
-    """The manifest of a complete publication, after reading back everything that it declares; None where none is.
-
-    Raises:
-        IntegrityError: code `publication_damaged`.
-    """
-    manifest = await read_json(place, PROVENANCE)
-    if manifest is None:
-        return None
-    for name, field in ((REQUEST, "request_sha256"), (RESPONSE, "response_sha256")):
-        digest = manifest.get(field)
-        if digest and (await _hash(place, name))[1] != digest:
-            raise _damaged(name)
-    for item in manifest.get("artifacts", []):
-        if await _hash(place, f"artifacts/{item['path']}") != (item["bytes"], item["sha256"]):
-            raise _damaged(f"artifacts/{item['path']}")
-    for item in (manifest.get("recovery") or {}).get("natives", []):
-        name = f"{NATIVE}/{item['path']}"
-        if item["role"] != "artifact" and await _hash(place, name) != (item["bytes"], item["sha256"]):
-            raise _damaged(name)
-    return manifest
-
-
-async def read_json(place: Location, name: str) -> dict[str, Any] | None:
-    """A JSON object of the publication; None where there is none, an empty one where it is no JSON object."""
-    data = await read_bytes(place, name)
-    if data is None:
-        return None
-    try:
-        found = await asyncio.to_thread(json.loads, data)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-async def read_bytes(place: Location, name: str) -> bytes | None:
-    """A record of the publication as it is stored; None where there is none."""
-    key = place.key(name)
-    info = await place.store.head(key)
-    if info is None:
-        return None
-    if info.size > MAX_RECORD_BYTES:
-        raise StorageFailure(f"{name} at the output location is too large to be read", code="record_too_large")
-    return b"".join([chunk async for chunk in place.store.get_stream(key, max_bytes=MAX_RECORD_BYTES)])
-
-
-async def _hash(place: Location, name: str) -> tuple[int, str]:
-    key = place.key(name)
-    return await place.store.hash_object(key) if await place.store.head(key) else (0, "")
-
-
-def _damaged(name: str) -> IntegrityError:
     return IntegrityError(
-        f"the publication is complete by its provenance.json, but {name} is missing or has other bytes",
-        remedy="do not use it; publish the batch to another location",
-        code="publication_damaged",
+        f"the output location holds other bytes for {name} than this batch's, and nothing there is overwritten",
+        remedy="publish the batch to another place",
+        code="output_occupied",
     )
+
+
+def _require_distinct(names: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            raise UsageError(
+                f"the output location takes {other!r} and {name!r} for one name; one sample would hide the other",
+                remedy="rename one of the samples, or publish to a location that tells upper from lower case",
+                code="case_insensitive_location",
+            )
+
+
+@contextmanager
+def _faults_of_storage() -> Iterator[None]:
+    """What is no fault of the input once the place is ours: an object or bucket that is gone, or of another size."""
+    try:
+        yield
+    except NotFound as error:
+        raise StorageFailure(error.detail, remedy=error.remedy, code="storage_unavailable") from None
+    except (LimitExceeded, RangeNotSatisfiable) as error:
+        raise StorageFailure(error.detail, remedy=error.remedy, code="storage_failed") from None
+
+
+def outcome_of(response: bytes | None, *recovered: str) -> str:
+    """What `begin` takes: the response, and what else a recovered publication was made from (hashes, in order)."""
+    parts = ["" if response is None else hashlib.sha256(response).hexdigest(), *recovered]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

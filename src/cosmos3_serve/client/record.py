@@ -10,11 +10,11 @@ from typing import Literal, cast
 from cosmos3_serve import __version__
 from cosmos3_serve.client.acceptance import Accepted
 from cosmos3_serve.client.journal import Run
-from cosmos3_serve.client.publish import PROVENANCE, published_uri
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.provenance import MediaProof, Plan, Provenance
 from cosmos3_serve.contract.records import SampleRecord, SampleState
 from cosmos3_serve.contract.wire import FRAMEWORK_BACKEND
+from cosmos3_serve.publication.layout import PROVENANCE, published_uri
 
 IMAGE_ENV = "NPA_TASK_IMAGE"
 

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from cosmos3_serve.client import follow, load
 from cosmos3_serve.client.acceptance import SAMPLES_FAILED
+from cosmos3_serve.client.claims import claimed_body
 from cosmos3_serve.client.http import Service
 from cosmos3_serve.client.journal import Journal, Run, key_of
-from cosmos3_serve.client.publish import REQUEST, Found, Publication, read_bytes, read_json, verified_manifest
+from cosmos3_serve.client.publish import Found, Publication
 from cosmos3_serve.client.submission import Submission
 from cosmos3_serve.contract.batch import BatchRequest, body_sha256
 from cosmos3_serve.contract.jsontext import decode_json
 from cosmos3_serve.contract.prepare import prepare_request
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
-from cosmos3_serve.errors import Conflict, InputError, NotFound, Refusal, UsageError
+from cosmos3_serve.errors import Conflict, Cosmos3Error, InputError, NotFound, Refusal, UsageError
+from cosmos3_serve.publication.layout import REQUEST
+from cosmos3_serve.publication.verify import read_bytes, read_json, verified_manifest
 from cosmos3_serve.storage.files import in_thread
 from cosmos3_serve.storage.location import open_store
 
 
 async def resume(submission: Submission) -> dict[str, Any]:
     """The manifest of the batch that was submitted to this output path (or under this run id).
+
+    With both, a run that was submitted to another output path is continued at this one.
 
     Raises:
         NotFound: code `no_such_run`: neither a journal nor a publication.
@@ -38,19 +44,24 @@ async def resume(submission: Submission) -> dict[str, Any]:
     for line in await in_thread(submission.tidy):
         submission.progress.notice(line)
     output_path = await _output_path(submission)
-    with submission.journals.lock(key_of(output_path)):
+    with ExitStack() as locks:
+        locks.enter_context(submission.journals.lock(key_of(output_path)))
         journal = await in_thread(submission.journals.find, output_path)
+        if journal is None and (journal := await _elsewhere(submission, output_path)) is not None:
+            locks.enter_context(submission.journals.lock(key_of(journal.run.output_path)))
+            await _move(submission, journal, output_path)
         submission.journal = journal
         if journal is None:
             if (manifest := await _published(submission, output_path)) is not None:
                 return manifest
             submission.journal = journal = await _adopted(submission, output_path)
+        if key_of(journal.run.output_path) != key_of(output_path):  # killed while it was moved
+            await in_thread(journal.save, output_path=output_path)
         request = BatchRequest.model_validate_json(await in_thread(lambda: journal.request))
         await _same_input(submission, request)
-        place = open_store(output_path, submission.environ)
-        publication = Publication(place, await in_thread(lambda: journal.request), journal.run.request_id)
+        publication = await _publication(submission, journal, output_path)
         if await publication.look() is Found.COMPLETE:
-            manifest = await verified_manifest(place) or {}
+            manifest = await publication.stored()
             if manifest.get("status") != "recovered":  # then the record of what happened to this run stays
                 await in_thread(journal.remove)
             return manifest
@@ -70,6 +81,46 @@ async def _output_path(submission: Submission) -> str:
         raise UsageError("nothing says which run to resume", remedy="give --output-path or --run-id")
     journal = await in_thread(submission.journals.find_named, order.run_id)
     return journal.run.output_path
+
+
+async def _publication(submission: Submission, journal: Journal, output_path: str) -> Publication:
+    body = await in_thread(lambda: journal.request)
+    return Publication(open_store(output_path, submission.environ), body, journal.run.request_id)
+
+
+async def _elsewhere(submission: Submission, output_path: str) -> Journal | None:
+    """The run that --run-id names, where it is kept for another output path than the given one."""
+    if not submission.order.run_id:
+        return None
+    try:
+        journal = await in_thread(submission.journals.find_named, submission.order.run_id)
+    except NotFound:
+        return None
+    return journal if key_of(journal.run.output_path) != key_of(output_path) else None
+
+
+async def _move(submission: Submission, journal: Journal, output_path: str) -> None:
+    """Claim the new place for an unfinished run, move its record there, and give its old place back."""
+    old = await _publication(submission, journal, journal.run.output_path)
+    new = await _publication(submission, journal, output_path)
+    found = None
+    with suppress(Cosmos3Error):  # the old place may be another batch's, or out of reach: all the more reason to move
+        found = await old.look()
+    if found is Found.COMPLETE:
+        raise Conflict(
+            f"request {journal.run.request_id} is already published at {journal.run.output_path}",
+            remedy="verify and print it with --resume and that --output-path",
+            code="publication_exists",
+        )
+    if await new.look() is Found.FREE:
+        request = BatchRequest.model_validate_json(await in_thread(lambda: journal.request))
+        await new.prove(request.names)
+    await new.claim()
+    was = journal.run.output_path
+    await in_thread(journal.move, output_path)
+    with suppress(Cosmos3Error):
+        await old.release()
+    submission.progress.notice(f"request {journal.run.request_id} is published at {output_path} instead of {was}")
 
 
 async def _same_input(submission: Submission, request: BatchRequest) -> None:
@@ -101,7 +152,8 @@ async def _adopted(submission: Submission, output_path: str) -> Journal:
     So a run also continues on another machine, once it got as far as claiming its place.
     """
     order = submission.order
-    claim = await read_bytes(open_store(output_path, submission.environ), REQUEST)
+    place = open_store(output_path, submission.environ)
+    claim = await claimed_body(place) or await read_bytes(place, REQUEST)
     if claim is None:
         raise NotFound(
             "there is nothing to resume: no run for this output path in the journal, and no publication",
@@ -114,7 +166,7 @@ async def _adopted(submission: Submission, output_path: str) -> Journal:
         request = BatchRequest(samples=[])
     if not request.request_id:
         raise Conflict(
-            "the request.json at the output location is not one of ours",
+            "the request at the output location is not one of ours",
             remedy="choose another --output-path; a publication is never overwritten",
             code="publication_exists",
         )

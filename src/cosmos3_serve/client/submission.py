@@ -1,6 +1,6 @@
 """One submission from the input file to the publication, new or resumed (source: wire baseline section 4).
 
-load ─ check ─ journal ─ POST ─ follow ─ accept ─ download, verify, decode ─ publish ─ provenance ─ forget
+load ─ check ─ prove and claim the place ─ POST ─ follow ─ accept ─ download, verify, decode ─ publish ─ seal ─ forget
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.client import follow, load, outcome, problem, record
-from cosmos3_serve.client.acceptance import accept
+from cosmos3_serve.client.acceptance import Accepted, accept
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.deliver import Delivery
 from cosmos3_serve.client.http import Retry, Service
 from cosmos3_serve.client.journal import Journal, Journals, Run, default_root, key_of
 from cosmos3_serve.client.progress import Progress
-from cosmos3_serve.client.publish import Found, Publication
+from cosmos3_serve.client.publish import Contested, Found, Publication, Sealed
 from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.defaults import require_explicit
 from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
-from cosmos3_serve.errors import Conflict, Cosmos3Error, Cosmos3RayServeError, Refusal
+from cosmos3_serve.errors import Conflict, Cosmos3Error, Cosmos3RayServeError, Incomplete, Refusal
 from cosmos3_serve.publication.decode import Decoder
 from cosmos3_serve.settings import MIB, TOKEN_ENV
 from cosmos3_serve.storage.files import in_thread
@@ -38,6 +39,8 @@ ASK_ONCE = Retry(attempts=5, statuses=frozenset())
 
 
 CONCURRENCY = 4
+RELEASE_S = 10.0
+WAIT_FOR_OTHER_S, LOOK_AGAIN_S = 30.0, 0.5
 SPOOL_BYTES = 16 * 1024 * MIB
 
 
@@ -85,8 +88,7 @@ class Submission:
         for line in await in_thread(self.tidy):
             self.progress.notice(line)
         with self.journals.lock(key_of(output_path)):
-            if kept := await in_thread(self._clear_way, output_path):
-                self.progress.notice(kept)
+            await self._clear_way(output_path)
             request = request.model_copy(update={"request_id": request.request_id or uuid.uuid4().hex})
             body = json.dumps(request.body(), indent=2, allow_nan=False).encode()
             publication = Publication(open_store(output_path, self.environ), body, request.request_id)
@@ -99,7 +101,7 @@ class Submission:
             async with self.service(endpoint, token) as service:
                 await self.check_ready(service, request, order.expected_revision)
                 ledger, _ = await follow.probe(service, request.request_id)
-                await publication.prove()
+                await publication.prove(request.names)
                 run = Run(
                     run_id=order.run_id,
                     request_id=request.request_id,
@@ -121,6 +123,12 @@ class Submission:
     def resume_command(self) -> str:
         output_path = self.journal.run.output_path if self.journal else self.order.output_path
         return outcome.resume_command(output_path, journal_dir=self.order.journal_dir, token_env=self.order.token_env)
+
+    def _elsewhere(self, journal: Journal) -> str:
+        order, run = self.order, journal.run.request_id
+        return outcome.resume_command(
+            outcome.ELSEWHERE, journal_dir=order.journal_dir, token_env=order.token_env, run_id=run
+        )
 
     def service(self, endpoint: str, token: str) -> Service:
         if warning := load.plain_http_warning(endpoint):
@@ -166,19 +174,74 @@ class Submission:
         """
         try:
             async with asyncio.timeout(self.deadline.left()):
-                response = await in_thread(lambda: journal.response)
-                if response is None:  # an empty answer is an answer, and no reason to post again
-                    response = await self._obtain(service, journal)
-                manifest = await self._deliver(service, journal, request, publication, response)
+                manifest = await self._to_the_end(service, journal, request, publication)
         except TimeoutError:
             error: Cosmos3Error = self.deadline.exceeded(f"carrying batch {journal.run.request_id}")
         except Cosmos3Error as raised:
             error = raised
         else:
-            await in_thread(journal.remove)
+            if manifest.get("status") != "recovered":  # then the record of what happened to this run stays
+                await in_thread(journal.remove)
             return manifest
         first = not self.order.resume
-        raise await in_thread(outcome.settle, error, journal, self.resume_command, first=first)
+        settled = await in_thread(
+            outcome.settle, error, journal, self.resume_command, first=first, elsewhere=self._elsewhere(journal)
+        )
+        if not journal.directory.exists():  # the service did not take the batch, so the place is free for the next one
+            with suppress(Cosmos3Error, TimeoutError):
+                async with asyncio.timeout(RELEASE_S):
+                    await publication.release()
+        raise settled
+
+    async def _to_the_end(
+        self, service: Service, journal: Journal, request: BatchRequest, publication: Publication
+    ) -> dict[str, Any]:
+        try:
+            await publication.claim()
+            response = await in_thread(lambda: journal.response)
+            if response is None:  # an empty answer is an answer, and no reason to post again
+                response = await self._obtain(service, journal)
+            while True:
+                try:
+                    return await self._deliver(service, journal, request, publication, response)
+                except Contested:
+                    self.progress.notice("another client is publishing another outcome of this batch; waiting for it")
+                    response = await self._other_outcome(journal, request, publication, response)
+        except Sealed:
+            manifest = await publication.stored()
+            if manifest.get("status") != "completed":
+                self.progress.notice(f"another client published this batch, with status {manifest.get('status')}")
+            return manifest
+
+    async def _other_outcome(
+        self, journal: Journal, request: BatchRequest, publication: Publication, ours: bytes
+    ) -> bytes:
+        """The response that another client of this batch is publishing, if it may be published by this run as well.
+
+        Raises:
+            Sealed: it is published.
+            Incomplete: code `publication_in_progress`: after `WAIT_FOR_OTHER_S` seconds it still is not.
+        """
+        until = time.monotonic() + WAIT_FOR_OTHER_S
+        while await publication.look() is not Found.COMPLETE:
+            stored = await publication.stored_response()
+            if stored is not None and stored != ours:
+                with suppress(Cosmos3RayServeError):
+                    await in_thread(self._accept, journal.run, request, stored)
+                    await in_thread(journal.adopt_response, stored)
+                    return stored
+            if time.monotonic() > until:
+                raise Incomplete(
+                    "another client is publishing another outcome of this batch at this output path",
+                    remedy="wait for it, or choose another --output-path",
+                    code="publication_in_progress",
+                )
+            await asyncio.sleep(LOOK_AGAIN_S)
+        raise Sealed
+
+    @staticmethod
+    def _accept(run: Run, request: BatchRequest, response: bytes) -> Accepted:
+        return accept(request, response, expected_revision=run.expected_revision, allow_partial=run.allow_partial)
 
     async def _obtain(self, service: Service, journal: Journal) -> bytes:
         """Post the batch and wait for the exact bytes of its response."""
@@ -208,9 +271,7 @@ class Submission:
         self, service: Service, journal: Journal, request: BatchRequest, publication: Publication, response: bytes
     ) -> dict[str, Any]:
         run = journal.run
-        accepted = await in_thread(
-            accept, request, response, expected_revision=run.expected_revision, allow_partial=run.allow_partial
-        )
+        accepted = await in_thread(self._accept, run, request, response)
         done, total = 0, sum(artifact.bytes for artifact in accepted.artifacts)
 
         def count(more: int) -> None:
@@ -224,6 +285,7 @@ class Submission:
                 journal,
                 Transfer(service, journal.spool, on_bytes=count),
                 publication,
+                response,
                 decoder,
                 self.progress,
                 concurrency=self.order.concurrency,
@@ -241,9 +303,7 @@ class Submission:
             environ=self.environ,
         )
         data = await in_thread(manifest.to_bytes)
-        await publication.seal(response, data)
-        found: dict[str, Any] = await in_thread(json.loads, data)
-        return found
+        return await publication.seal(data)
 
     # ---- the place where journals live -----------------------------------------------------------------------------
 
@@ -252,19 +312,24 @@ class Submission:
         self.journals.prepare()
         return self.journals.prune()
 
-    def _clear_way(self, output_path: str) -> str | None:
-        """Make room for a new run; one that can be continued is never started anew by accident. Blocking.
+    async def _clear_way(self, output_path: str) -> None:
+        """Make room for a new run; one that can be continued is never started anew by accident.
 
         Raises:
             Conflict: code `unfinished_run`.
         """
-        old = self.journals.find(output_path)
+        old = await in_thread(self.journals.find, output_path)
         if old is None:
-            return None
+            return
         if old.run.state != "failed" and old.resumable:
             raise Conflict(
                 f"request {old.run.request_id} for this output path is unfinished",
                 remedy=f"continue it with: {self.resume_command}; or give it up by removing {old.directory}",
                 code="unfinished_run",
             )
-        return f"the earlier run, request {old.run.request_id}, is kept in {self.journals.set_aside(old)}"
+        body = await in_thread(lambda: old.request)
+        place = open_store(output_path, self.environ)
+        with suppress(Conflict):  # then it is not that run's, and `look` says whose it is
+            await Publication(place, body, old.run.request_id).release()
+        kept = await in_thread(self.journals.set_aside, old)
+        self.progress.notice(f"the earlier run, request {old.run.request_id}, is kept in {kept}")

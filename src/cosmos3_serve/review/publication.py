@@ -13,10 +13,11 @@ from pydantic import ValidationError
 from cosmos3_serve.contract.provenance import Provenance
 from cosmos3_serve.contract.records import SampleRecord, SampleState
 from cosmos3_serve.contract.wire import VISION_IMAGE, VISION_VIDEO
-from cosmos3_serve.errors import InputError, IntegrityError, NotFound
+from cosmos3_serve.errors import InputError, NotFound
+from cosmos3_serve.publication.layout import PROVENANCE
+from cosmos3_serve.publication.verify import Fault, damaged, require_intact
 from cosmos3_serve.storage.location import Location, open_store
 
-PROVENANCE = "provenance.json"
 OUTPUT_CHECKS = ("media", "output")  # what begins otherwise is named by the text that was checked
 MAX_PROVENANCE_BYTES = 256 * 1024 * 1024
 
@@ -73,7 +74,8 @@ class Publication:
         if self.verified:
             declared = {item.path: (item.bytes, item.sha256) for item in self.provenance.artifacts}
             if declared.get(artifact) != (got.size, got.sha256):
-                raise damaged(f"artifacts/{artifact}", self.place)
+                fault = Fault(f"artifacts/{artifact}", "altered", "was altered while it was read")
+                raise damaged([fault], str(self.place))
         return path
 
     async def verify(self) -> Publication:
@@ -83,31 +85,8 @@ class Publication:
             IntegrityError: code `publication_damaged`.
             StorageFailure.
         """
-        record = self.provenance
-        wanted: list[tuple[str, int | None, str]] = []
-        for name, digest in (("request.json", record.request_sha256), ("response.json", record.response_sha256)):
-            if digest or name == "request.json":  # a recovered publication may have no response
-                wanted.append((name, None, digest))
-        wanted += [(f"artifacts/{item.path}", item.bytes, item.sha256) for item in record.artifacts]
-        for native in record.recovery.natives if record.recovery else []:
-            if native.role != "artifact":
-                wanted.append((f"native/{native.path}", native.bytes, native.sha256))
-        for name, size, digest in wanted:
-            key = self.place.key(name)
-            if await self.place.store.head(key) is None:
-                raise damaged(name, self.place)
-            got, found = await self.place.store.hash_object(key)
-            if found != digest or size not in (None, got):
-                raise damaged(name, self.place)
+        await require_intact(self.place, self.provenance.model_dump(mode="json"))
         return replace(self, verified=True)
-
-
-def damaged(name: str, place: Location) -> IntegrityError:
-    return IntegrityError(
-        f"{name} at {place} is missing or has other bytes than provenance.json declares",
-        remedy="do not use it; publish the batch to another location",
-        code="publication_damaged",
-    )
 
 
 async def read_publication(location: str, scratch: Path, environ: Mapping[str, str] | None = None) -> Publication:

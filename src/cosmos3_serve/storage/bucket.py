@@ -191,14 +191,16 @@ class BucketStore(ObjectStore):
                     raise
             await attempts.failed(_not_there_yet())
 
-    async def put_file(self, key: str, path: Path) -> ObjectInfo:
+    async def put_file(self, key: str, path: Path, *, create: bool = False) -> ObjectInfo:
         check_key(key)
         try:
             size = (await files.in_thread(path.stat)).st_size
             if size <= PART_BYTES:
-                return await self.put_bytes(key, await files.in_thread(path.read_bytes))
+                return await self.put_bytes(key, await files.in_thread(path.read_bytes), create=create)
         except OSError as error:
             raise files.failure("read the file to upload", error) from None
+        if create and await self.head(key) is not None:
+            raise Conflict("cannot upload the file: the object exists already", code="object_exists")
         part = max(PART_BYTES, -(-size // MAX_PARTS))
         attempts = Attempts(self._policy)
         while True:

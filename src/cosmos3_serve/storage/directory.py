@@ -13,7 +13,15 @@ from stat import S_ISREG
 from cosmos3_serve.errors import Conflict, LimitExceeded, RangeNotSatisfiable, StorageFailure, UsageError
 from cosmos3_serve.storage import files
 from cosmos3_serve.storage.files import NOT_WRITABLE
-from cosmos3_serve.storage.store import CHUNK_BYTES, PROBES, ObjectInfo, ObjectStore, Proof, no_conditional_put
+from cosmos3_serve.storage.store import (
+    BOOKKEEPING,
+    CHUNK_BYTES,
+    PROBES,
+    ObjectInfo,
+    ObjectStore,
+    Proof,
+    no_conditional_put,
+)
 from cosmos3_serve.storage.uri import check_key
 
 LIST_PAGE = 500
@@ -90,8 +98,8 @@ class DirectoryStore(ObjectStore):
 
         return await self._store(key, [data], publish)
 
-    async def put_file(self, key: str, path: Path) -> ObjectInfo:
-        return await self._store(key, _chunks_of(path), files.publish)
+    async def put_file(self, key: str, path: Path, *, create: bool = False) -> ObjectInfo:
+        return await self._store(key, _chunks_of(path), files.publish_new if create else files.publish)
 
     async def prove(self, prefix: str = "", *, swap: bool = False) -> Proof:
         folder = self._path(f"{prefix}/{PROBES}" if prefix else PROBES)
@@ -149,6 +157,8 @@ class DirectoryStore(ObjectStore):
         path = self._path(key)
         try:
             await files.in_thread(files.remove, path)
+            if path.parent.name.startswith(BOOKKEEPING):
+                await files.in_thread(files.remove_empty, [path.parent])
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:

@@ -20,7 +20,8 @@ from cosmos3_serve.errors import Conflict, IntegrityError, StorageFailure
 from cosmos3_serve.storage import files
 
 CHUNK_BYTES = 1024 * 1024
-PROBES = ".cosmos3-probes"  # folder of the objects that proofs use
+BOOKKEEPING = ".cosmos3-"  # folders of ours; a local one goes with its last object
+PROBES = f"{BOOKKEEPING}probes"  # of the objects that proofs use
 PROBE_KEPT_S = 3600.0  # a proof takes seconds: what is older was left by a killed process
 
 
@@ -112,8 +113,15 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
-    async def put_file(self, key: str, path: Path) -> ObjectInfo:
-        """Store a file atomically, streamed (multipart on S3); the stored size is checked against the file's."""
+    async def put_file(self, key: str, path: Path, *, create: bool = False) -> ObjectInfo:
+        """Store a file atomically, streamed (multipart on S3); the stored size is checked against the file's.
+
+        With `create`, only if the key is free: one condition with the write, except in a multipart upload to S3, where
+        the key is looked at before the first part.
+
+        Raises:
+            Conflict: code `object_exists`, with `create` only.
+        """
 
     @abstractmethod
     def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cosmos3_serve import __version__
-from cosmos3_serve.client.publish import PROVENANCE, published_uri
 from cosmos3_serve.client.record import IMAGE_ENV
 from cosmos3_serve.client.recovery.first_attempt import Origin
 from cosmos3_serve.client.recovery.qualify import Finding, Qualified
@@ -17,6 +16,7 @@ from cosmos3_serve.contract.records import JsonObject, SampleRecord, SampleState
 from cosmos3_serve.contract.recovery import Recovery
 from cosmos3_serve.contract.wire import FRAMEWORK_BACKEND
 from cosmos3_serve.errors import FieldError, Refusal
+from cosmos3_serve.publication.layout import PROVENANCE, published_uri
 
 PARTIAL = "native_batch_partial"
 THROUGHPUT_NOTE = (

@@ -9,7 +9,6 @@ and never changed; nothing is posted to the service.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 from cosmos3_serve.client import load
 from cosmos3_serve.client.journal import Journals, default_root, key_of
 from cosmos3_serve.client.progress import Progress, Silent
-from cosmos3_serve.client.publish import NATIVE, Found, Publication
+from cosmos3_serve.client.publish import Contested, Found, Publication, Sealed, outcome_of
 from cosmos3_serve.client.recovery import record
 from cosmos3_serve.client.recovery.first_attempt import Origin, find_origin
 from cosmos3_serve.client.recovery.qualify import Finding, Qualified
@@ -32,9 +31,10 @@ from cosmos3_serve.contract.native import NativeProblem
 from cosmos3_serve.contract.provenance import MediaProof
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.contract.recovery import Recovery
-from cosmos3_serve.errors import Conflict, IntegrityError, LimitExceeded, Refusal
+from cosmos3_serve.errors import Conflict, Incomplete, IntegrityError, LimitExceeded, Refusal
 from cosmos3_serve.publication.decode import Decoder
 from cosmos3_serve.publication.expect import expectation
+from cosmos3_serve.publication.layout import NATIVE
 from cosmos3_serve.publication.pool import each
 from cosmos3_serve.storage.files import in_thread
 from cosmos3_serve.storage.location import open_store
@@ -80,6 +80,8 @@ class _Recovery:
         output_path = load.check_output(order.output_path, self.environ, connect=not order.dry_run)
         origin = await find_origin(order.request_id, order.input_path, journals, self.environ)
         await in_thread(journals.prepare)
+        if not order.dry_run:
+            await self._require_place(origin, output_path)
         async with AsyncExitStack() as stack:
             spool = Path(stack.enter_context(_spool(journals.root)))
             started = time.monotonic()
@@ -150,15 +152,20 @@ class _Recovery:
         self, origin: Origin, retained: Retained, recovery: Recovery, output_path: str
     ) -> dict[str, Any]:
         self.progress.phase("publishing")
-        started = time.monotonic()
+        started, found = time.monotonic(), retained.found
         publication = Publication(open_store(output_path, self.environ), origin.body, origin.request.request_id)
-        if await publication.look() is Found.COMPLETE:
-            raise Conflict(
-                "the output location already holds the publication of this very batch",
-                remedy="use it, or choose another --output-path; a publication is never overwritten",
-                code="publication_exists",
-            )
-        await publication.claim()
+        natives = [f"{native.role} {native.path} {native.sha256}" for native in recovery.natives]
+        try:
+            await publication.claim()
+            await publication.begin(outcome_of(found.response, "recovered", *natives), found.response)
+        except Sealed:
+            raise _published() from None
+        except Contested:
+            raise Incomplete(
+                "another client began to publish another outcome of this batch at the output location",
+                remedy="end it with ray-batch --resume, or choose another --output-path",
+                code="publication_in_progress",
+            ) from None
 
         async def put(artifact: Artifact) -> None:
             path = await retained.fetch(artifact)
@@ -182,9 +189,22 @@ class _Recovery:
             environ=self.environ,
         )
         data = await in_thread(manifest.to_bytes)
-        await publication.seal(retained.found.response, data)
-        made: dict[str, Any] = await in_thread(json.loads, data)
-        return made
+        return await publication.seal(data)
+
+    async def _require_place(self, origin: Origin, output_path: str) -> None:
+        """Before gigabytes are read: the place can be published to, and holds no publication."""
+        publication = Publication(open_store(output_path, self.environ), origin.body, origin.request.request_id)
+        if await publication.look() is Found.COMPLETE:
+            raise _published()
+        await publication.prove(origin.request.names)
+
+
+def _published() -> Conflict:
+    return Conflict(
+        "the output location already holds the publication of this very batch",
+        remedy="use it, or choose another --output-path; a publication is never overwritten",
+        code="publication_exists",
+    )
 
 
 def _spool(root: Path) -> tempfile.TemporaryDirectory[str]:
