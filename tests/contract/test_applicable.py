@@ -59,7 +59,7 @@ GENERATOR: dict[str, tuple[Any, set[str]]] = {
     "ray_address": ("head:6379", set()),
     "cache_dir": (Path("/cache"), set()),
     "device": ("cuda", FRAMEWORK),
-    "force_unsupported_gpu": (True, {"diffusers on the CPU"}),
+    "force_unsupported_gpu": (True, set()),  # a permission: without a GPU there is nothing to permit
     "log_level": ("debug", set()),
 }
 REASONER_MODES: dict[str, dict[str, Any]] = {

@@ -44,9 +44,6 @@ _GENERATOR: Final = (
         "with --no-guardrails", "leave it out, or leave guardrails on",
     ),
     Unused(
-        lambda s: s.device == "cpu", ("force_unsupported_gpu",), "with --device cpu", "leave one of the two out",
-    ),
-    Unused(
         lambda s: s.max_num_seqs is not None and s.max_num_seqs > s.max_batch_size, ("max_num_seqs",),
         "above --max-batch-size, since a wave is never larger than that", "raise --max-batch-size too, or lower it",
     ),
