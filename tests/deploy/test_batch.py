@@ -120,7 +120,7 @@ def test_another_service_and_revision_may_be_named() -> None:
     assert default["NPA_COSMOS3_RAY_ENDPOINT"] == "http://cosmos3-generator-serve-svc:8000"
 
 
-def test_the_seeds_path_holds_the_same_job() -> None:
+def test_the_workflows_path_holds_the_same_job() -> None:
     committed = (ROOT / "workflows/testing/cosmos3-ray-batch.yaml").read_text()
     assert committed == (ROOT / "recipes/cosmos3-generator/batch/cosmos3-ray-batch.yaml").read_text()
 

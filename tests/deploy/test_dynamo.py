@@ -1,4 +1,4 @@
-"""The Dynamo target: what the seed names, the two profiles, the overlay, the cache and the jobs."""
+"""The Dynamo target: the names of NVIDIA's recipe, the two profiles, the overlay, the cache and the Jobs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cosmos3_serve.deploy.dynamo.values import PROFILES
 from cosmos3_serve.deploy.render import render, write
 from cosmos3_serve.errors import UsageError
 
-# Of the seed's page, Cluster-specific settings: what an operator writes beside a copy of deploy.yaml.
-SEED_OVERLAY = """\
+# From NVIDIA's recipe, Cluster-specific settings: what an operator writes beside a copy of deploy.yaml.
+NVIDIAS_OVERLAY = """\
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources:
@@ -112,7 +112,7 @@ def graph(profile: str, *sets: str) -> dict[str, Any]:
     return document
 
 
-def test_the_paths_are_the_seeds() -> None:
+def test_the_paths_are_those_of_nvidias_recipe() -> None:
     assert set(files()) == {
         "model-cache/model-cache.yaml",
         "model-cache/model-download.yaml",
@@ -126,7 +126,7 @@ def test_the_paths_are_the_seeds() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_the_graph_is_what_the_specification_says(profile: str) -> None:
+def test_the_graph_is_the_documented_one(profile: str) -> None:
     found = graph(profile)
     assert (found["apiVersion"], found["kind"]) == ("nvidia.com/v1beta1", "DynamoGraphDeployment")
     assert found["metadata"]["name"] == f"cosmos3-nano-reasoner-agg-h200-{profile}"
@@ -309,10 +309,10 @@ def test_an_affinity_value_is_refused_where_it_would_do_nothing() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_the_seeds_own_overlay_builds(profile: str, tmp_path: Path) -> None:
+def test_nvidias_own_overlay_builds(profile: str, tmp_path: Path) -> None:
     write(render("dynamo", profile=profile, sets=DYNAMO_SET, parts=["deploy"]), tmp_path)
     folder = tmp_path / "vllm" / f"agg-h200-{profile}"
-    (folder / "kustomization.yaml").write_text(SEED_OVERLAY)
+    (folder / "kustomization.yaml").write_text(NVIDIAS_OVERLAY)
     # Both ways, with kubectl and without, must make the object that is written out here.
     for (built,) in (kustomize(folder), built_by_hand(folder)):
         assert built["spec"]["components"][1]["podTemplate"]["spec"] == PATCHED
@@ -346,7 +346,7 @@ def test_without_a_wish_there_is_no_overlay() -> None:
 
 def test_the_overlay_in_the_file_is_the_one_that_is_applied() -> None:
     (document,) = files("round-robin", *EVERY_OVERLAY)["overlays/round-robin/kustomization.yaml"]
-    assert document == yaml.safe_load(SEED_OVERLAY)
+    assert document == yaml.safe_load(NVIDIAS_OVERLAY)
 
 
 def test_the_cache_is_written_by_several_nodes_and_the_job_shares_image_and_claim() -> None:
@@ -360,7 +360,7 @@ def test_the_cache_is_written_by_several_nodes_and_the_job_shares_image_and_clai
     assert pod["volumes"] == worker["volumes"]
     assert pod["containers"][0]["volumeMounts"] == worker["containers"][0]["volumeMounts"]
     assert pod["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"] == "ngc-api-secret"
-    # The seed waits 3600 s for it: it has ended by then, one way or the other.
+    # The documented command waits 3600 s for it.
     assert job["spec"]["activeDeadlineSeconds"] <= 3600
 
 
@@ -388,7 +388,7 @@ def test_the_profile_says_which_deployment_the_jobs_ask() -> None:
             assert container["envFrom"] == [{"configMapRef": {"name": config["metadata"]["name"]}}]
 
 
-def test_the_sweep_is_the_seeds() -> None:
+def test_the_sweep_is_that_of_nvidias_recipe() -> None:
     script = files()["perf/perf.yaml"][1]["spec"]["template"]["spec"]["containers"][0]["command"][-1]
     for words in ("--videos 200", "--questions 20", "--output-tokens 128", "--concurrency 1,2,4,8,16", "--count 200"):
         assert re.search(rf"{re.escape(words)}(\s|$)", script)

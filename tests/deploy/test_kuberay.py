@@ -452,7 +452,7 @@ def test_the_reasoner_has_a_gateway_in_every_pod_and_a_replica_on_every_gpu() ->
     assert gateways["args"] == replicas["args"]
     assert gateways["deployments"][0]["max_replicas_per_node"] == 1
     assert replicas["deployments"][0]["ray_actor_options"]["num_gpus"] == 1
-    # Rulings, reasoner 7: open for our own videos, and for nothing else.
+    # Private addresses stay closed, except for the videos of our own Jobs.
     assert settings.media_allow == ("cosmos3-nano-reasoner-smoke:8080", "cosmos3-nano-reasoner-perf:8080")
     assert ReasonerSettings.load(serve("reasoner")["applications"][0]["args"], environ={}).routing == "session-affinity"
 

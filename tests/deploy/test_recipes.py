@@ -87,7 +87,7 @@ def test_the_make_target_writes_all_of_it() -> None:
             parse(["cosmos3", *line.split()[1:]])
 
 
-def test_the_seeds_paths_are_named_by_the_page() -> None:
+def test_both_pages_of_the_reasoner_are_there() -> None:
     assert len(PAGES) >= 2
     names = {str(page.relative_to(RECIPES)) for page in PAGES}
     assert {"cosmos3-nano-reasoner/README.md", "cosmos3-nano-reasoner/perf/README.md"} <= names

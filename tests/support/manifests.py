@@ -73,7 +73,7 @@ def kustomize(folder: Path) -> list[dict[str, Any]]:
 
 
 def built_by_hand(folder: Path) -> list[dict[str, Any]]:
-    """Resources and JSON patches alone: what our overlays and the seed's are made of. Asserts that there is no more."""
+    """Resources and JSON patches alone: what our overlays and NVIDIA's are made of. Asserts that there is no more."""
     (kustomization,) = load((folder / "kustomization.yaml").read_text())
     assert set(kustomization) <= {"apiVersion", "kind", "resources", "patches"}
     found = [d for name in kustomization["resources"] for d in load((folder / name).read_text())]

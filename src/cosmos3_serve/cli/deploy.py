@@ -46,7 +46,8 @@ def render(
         Path | None, typer.Option("--output", help="Folder of the files; default: they are printed.")
     ] = None,
     checked: Annotated[
-        bool, typer.Option("--check", help="Refuse what is not fit to be applied; nothing is written then.")
+        bool,
+        typer.Option("--check", help="Refuse manifests that cannot be applied as they are; nothing is written then."),
     ] = False,
     kubernetes: Version = KUBERNETES,
     crds: Crds = None,
@@ -101,7 +102,7 @@ def check(
     crds: Crds = None,
     json: Json = False,
 ) -> None:
-    """Check manifests as they are now: schemas, placeholders, credentials, contradictions."""
+    """Check manifests in files: schemas, placeholders, credentials, contradictions."""
     from cosmos3_serve.deploy.check import require_sound
     from cosmos3_serve.deploy.crd import read_definitions
 

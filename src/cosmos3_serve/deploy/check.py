@@ -1,4 +1,4 @@
-"""What makes a manifest unfit to be applied: schema, placeholders, credentials, contradictions.
+"""Checks of a manifest before it is applied: schema, placeholders, credentials, contradictions.
 
 Kubernetes' own kinds are checked against Kubernetes' own schemas (package `kubernetes-validate`), strictly: an unknown
 field is a finding. Custom kinds are checked against condensed schemas of ours (`schemas/`), and every pod template in
@@ -102,7 +102,7 @@ def require_sound(
     if found:
         more = f" (and {len(found) - 1} more)" if found[1:] else ""
         raise Refusal(
-            f"the manifest is not fit to be applied: {found[0].field}: {found[0].text}{more}",
+            f"the manifest cannot be applied as it is: {found[0].field}: {found[0].text}{more}",
             code="manifest_invalid",
             remedy="mend each finding (values: --set, --values) and check again",
             errors=[FieldError(each.field, each.text, each.code) for each in found],
@@ -216,7 +216,7 @@ def _credentials(document: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _routing(document: Mapping[str, Any]) -> Iterator[Found]:
-    """A graph named for round robin must be one: affinity that is silently on gives wrong measurements."""
+    """A graph named round-robin must not enable affinity: its measurements would be wrong."""
     if document.get("kind") != "DynamoGraphDeployment" or not name_of(document).endswith("-round-robin"):
         return
     for path, text in _strings(document.get("spec") or {}):

@@ -1,4 +1,4 @@
-"""What a running or a stored object has otherwise than the rendering: in the fields that we set."""
+"""Differences between a running or stored object and the rendering, in the fields that we set."""
 
 from __future__ import annotations
 

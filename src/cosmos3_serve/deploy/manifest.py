@@ -1,4 +1,4 @@
-"""ManifestFile: one rendered file, where it belongs in a recipe, and what it says at its top."""
+"""ManifestFile: one rendered file, its place in a recipe, and the comments at its top."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cosmos3_serve.deploy.yamltext import comment, to_yaml
 
 # In the order in which they are applied.
 PARTS = ("model-cache", "deploy", "overlay", "perf", "batch", "ingress")
-# Nothing else needs these: what is not set in them holds up no deployment.
+# Nothing else depends on these parts, so an unset value in them does not block a deployment.
 OPTIONAL = ("perf", "batch", "ingress")
 
 
@@ -23,7 +23,7 @@ class ManifestFile:
         path: below the recipe's folder, with forward slashes.
         part: one of `PARTS`.
         command: that wrote it, for its first line.
-        note: one more line for its reader.
+        note: one more comment line.
     """
 
     path: str

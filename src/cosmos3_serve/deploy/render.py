@@ -1,4 +1,4 @@
-"""From target, profile and values to files. The one door of this room."""
+"""Render the files of a target from its profile and values: the entry point of this room."""
 
 from __future__ import annotations
 

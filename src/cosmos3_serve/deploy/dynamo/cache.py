@@ -1,4 +1,4 @@
-"""The model cache: one claim that several nodes write, and the job that fills it before workers start."""
+"""The model cache: one claim that several nodes mount, and the Job that fills it before workers start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cache_claim(values: DynamoValues) -> Claim:
 
 
 def download_job(values: DynamoValues) -> Job:
-    """The workers' own image and variables, so that the NIM picks the same profile; the key stays in its Secret."""
+    """The workers' own image and variables, so that the NIM selects the same profile. The key stays in its Secret."""
     gpus = {GPU: str(values.download.gpus)} if values.download.gpus else {}
     named = labels(values.name, "model-download")
     main = Container(

@@ -32,7 +32,7 @@ from cosmos3_serve.errors import FieldError, UsageError
 PORT = 8000
 GPU = "nvidia.com/gpu"
 CACHE_VOLUME = "model-cache"
-# The NIM runs as user 1000 and writes the cache; a new volume belongs to root.
+# The NIM runs as user 1000 and writes to the cache; a new volume belongs to root.
 NIM_SECURITY = PodSecurity(
     run_as_non_root=None, fs_group=1000, fs_group_change_policy="OnRootMismatch", seccomp_profile=None
 )
@@ -46,7 +46,7 @@ START_S = 1200
 class Component(KubeModel):
     name: str = Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$", max_length=63)
     type: Literal["frontend", "worker", "prefill", "decode", "planner", "epp"]
-    # An image tag that is no version of Dynamo (a NIM's is not) must not be read as one.
+    # The operator reads an image's tag as a Dynamo version; a NIM's tag is not one.
     runtime_version_override: str = Field(pattern=VERSION)
     replicas: int = Field(ge=0)
     shared_memory_size: str | None = None
@@ -65,7 +65,7 @@ class DynamoGraphDeployment(KubeObject):
 
 
 def graph(values: DynamoValues, profile: Profile) -> DynamoGraphDeployment:
-    """Components in the order that the seed's overlay counts on: [0] the frontend, [1] the worker."""
+    """Components in the order that overlays patch by index: [0] the frontend, [1] the worker."""
     return DynamoGraphDeployment(
         metadata=Meta(name=values.graph_name(profile)),
         spec=GraphSpec(backend_framework="vllm", components=[_frontend(values, profile), _worker(values)]),
@@ -73,7 +73,7 @@ def graph(values: DynamoValues, profile: Profile) -> DynamoGraphDeployment:
 
 
 def frontend_service(values: DynamoValues, profile: Profile) -> str:
-    """Name of the Service that Dynamo's operator makes for the component `Frontend`."""
+    """Name of the Service that Dynamo's operator creates for the component `Frontend`."""
     return f"{values.graph_name(profile)}-frontend"
 
 

@@ -1,4 +1,4 @@
-"""A Kustomize overlay that adds to the worker only what was asked for."""
+"""A Kustomize overlay that adds to the worker what was asked for, as NVIDIA's recipe describes it, and nothing else."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def to_yaml_list(items: list[dict[str, Any]]) -> str:
 
 
 def apply(document: Mapping[str, Any], operations: list[dict[str, Any]]) -> dict[str, Any]:
-    """The same patches by RFC 6902 `add`, for where Kustomize is not present: the result of an overlay can be checked.
+    """Apply the patches without Kustomize (RFC 6902 `add` only), so that the result of an overlay can be checked.
 
     Raises:
-        KeyError, IndexError: a path that is not there, as Kustomize would refuse it.
+        KeyError, IndexError: a path does not exist; Kustomize would refuse it too.
     """
     import copy
 

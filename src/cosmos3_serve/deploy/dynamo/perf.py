@@ -1,7 +1,7 @@
-"""Smoke and perf: jobs that make their videos and serve them to the workers through a Service of the cluster.
+"""Smoke test and benchmark: Jobs that make their videos and serve them to the workers through a Service.
 
-Which deployment is asked stands in a ConfigMap of one name: applying the other profile's file points the same job at
-the other deployment, our own service on KubeRay among them.
+One ConfigMap names the deployment to ask. Applying another profile's file points the same Jobs at another deployment,
+our own service on KubeRay among them.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def perf_profile(values: DynamoValues, profile: Profile) -> ConfigMap:
 
 
 def profile_config(name: str, profile: Profile, endpoint: str, model: str, more: Mapping[str, str]) -> ConfigMap:
-    """What the jobs read: whom they ask, and as which profile they measure."""
+    """What the Jobs read: the endpoint, and the profile that they measure."""
     data = {"PROFILE": profile, "COSMOS3_REASONER_ENDPOINT": endpoint, "MODEL": model, **more}
     return ConfigMap(metadata=Meta(name=profile_name(name), labels=labels(name, "perf")), data=data)
 
 
 def smoke(values: DynamoValues) -> list[KubeObject]:
-    """The job, and the Service through which the workers fetch its video."""
+    """The Job, and the Service through which the workers fetch its video."""
     name = f"{values.name}-smoke"
     script = f"""set -eu
 exec cosmos3 reasoner smoke --model "$MODEL" --video-host 0.0.0.0 --video-port {VIDEO_PORT} \\
@@ -69,7 +69,7 @@ exec cosmos3 reasoner smoke --model "$MODEL" --video-host 0.0.0.0 --video-port {
 
 
 def perf(values: DynamoValues) -> list[KubeObject]:
-    """The sweep of the seed: distinct videos first, then every level, each with AIPerf's own summary in the log."""
+    """The sweep of NVIDIA's recipe: distinct videos first, then every level, each with AIPerf's summary in the log."""
     name, work = f"{values.name}-perf", values.perf
     # Each run has a folder of its own. With `perf.results_claim` a second run finds videos and AIPerf in place.
     script = f"""set -eu
@@ -105,7 +105,7 @@ def _job(
         image=values.images.client,
         command=shell(script),
         env_from=[EnvFrom(config_map_ref=NameRef(name=profile_name(values.name)))],
-        # A Secret that is there wins over the ConfigMap's word.
+        # A Secret, where there is one, wins over the ConfigMap.
         env=[
             *env(HOME=SCRATCH, TMPDIR=SCRATCH),
             secret_env("COSMOS3_REASONER_TOKEN", values.token_secret, "token", optional=True),

@@ -1,4 +1,4 @@
-"""The files of the Dynamo target, under the paths that the seed's commands name."""
+"""The files of the Dynamo target, under the paths that NVIDIA's recipe uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND = "cosmos3 deploy render --target dynamo"
 def recipe(values: DynamoValues, profiles: Sequence[Profile]) -> list[ManifestFile]:
     """
     Raises:
-        UsageError: code `deploy_not_in_profile`: an affinity value for round robin alone, where it would do nothing.
+        UsageError: code `deploy_not_in_profile`: an affinity value without its profile.
     """
     if "session-affinity" not in profiles and values.affinity != type(values.affinity)():
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What Serve's configuration in a RayService must satisfy: found here before a cluster finds out."""
+"""Checks of the Serve configuration in a RayService, before a cluster finds the fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may talk to the pods and whom they may ask, and how many of them a node's drain may take at once."""
+"""Network policy and disruption budgets: who may reach the pods, what they may reach, how many may go at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DASHBOARD, VIDEO_PORT = 8265, 8080
 
 
 def network_policy(service: Service, name: str, values: KuberayValues) -> NetworkPolicy:
-    """An allow-list in both directions: what is not named is closed, Ray's own ports to everybody else among it."""
+    """An allow-list in both directions. Anything not named is closed, including Ray's own ports to other pods."""
     network = values.network
     own = Peer(pod_selector=Selector(match_labels={INSTANCE: name}))
     clients = [Peer(pod_selector=Selector(match_labels=network.client_labels))]
@@ -70,7 +70,7 @@ def network_policy(service: Service, name: str, values: KuberayValues) -> Networ
 
 
 def disruption_budgets(name: str, values: KuberayValues) -> list[PodDisruptionBudget]:
-    """One of the head, whose end is the service's, and one of the workers. A pod that leaves drains first (its hook).
+    """One for the head, whose end is the service's, and one for the workers. Every pod drains before it ends.
 
     The pods belong to a RayCluster, which has no `scale` to read a wanted number from: for such owners Kubernetes takes
     a whole `minAvailable` alone. So the number is counted here, from the most workers that there may be: with fewer, a

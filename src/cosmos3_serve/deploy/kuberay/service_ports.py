@@ -1,4 +1,4 @@
-"""What KubeRay's operator must find in a RayService, or its Service never comes and the object is never Ready.
+"""The ports that KubeRay's operator needs in a RayService: without them it creates no Service and is never Ready.
 
 It takes the ports of that Service from the first container of the HEAD, and sends their numbers to the workers' pods
 (source: KubeRay 1.6.2, the operator's own code). So head and workers must name the same number.
