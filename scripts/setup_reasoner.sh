@@ -56,6 +56,8 @@ with_pip() {
     # for both. triton is 1 GB that nothing uses on a CPU.
     [ $gpu = yes ] || $pip uninstall --quiet --yes torchaudio torchcodec triton
 }
+if [ $gpu = yes ]; then size="several GB with CUDA's libraries"; else size="2.5 GB on disk"; fi
+echo "setup-reasoner: installing vLLM $vllm into $venv ($size)" >&2
 rm -f "$stamp"
 with_uv "$@" || with_pip "$@"
 
