@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
 from cosmos3_serve.errors import FieldError, UsageError
 
@@ -74,9 +74,9 @@ class Settings(BaseModel):
                 )
                 for e in error.errors()
             ]
-            text = "; ".join(f"{e.field}: {e.message}" for e in found)
+            names = ", ".join(e.field for e in found)
             remedy = "see the allowed values: the same command with --help"
-            raise UsageError(f"invalid settings: {text}", remedy=remedy, errors=found) from None
+            raise UsageError(f"invalid settings: {names}", remedy=remedy, errors=found) from None
 
 
 def _unprivileged(value: int) -> int:
@@ -155,15 +155,15 @@ class GeneratorSettings(Settings):
     )
     queue_limit: int = option(4096, "Samples that may wait; past it 429.", env="COSMOS3_QUEUE_LIMIT", ge=1)
     max_samples: int = option(1024, "Samples in one batch.", env="COSMOS3_MAX_SAMPLES", ge=1)
-    max_body_bytes: int = option(8 * MIB, "Request body, bytes.", env="COSMOS3_MAX_BODY_BYTES", ge=1024)
-    max_input_bytes: int = option(512 * MIB, "One conditioning input, bytes.", env="COSMOS3_MAX_INPUT_BYTES", ge=1)
+    max_body_bytes: ByteSize = option(8 * MIB, "Request body, bytes.", env="COSMOS3_MAX_BODY_BYTES", ge=1024)
+    max_input_bytes: ByteSize = option(512 * MIB, "One conditioning input, bytes.", env="COSMOS3_MAX_INPUT_BYTES", ge=1)
     input_timeout_s: float = option(
         120.0, "Seconds to fetch one conditioning input.", env="COSMOS3_INPUT_TIMEOUT_S", gt=0
     )
     retention_hours: float = option(
         168.0, "Age at which an ended batch is removed.", env="COSMOS3_RETENTION_HOURS", gt=0
     )
-    retention_bytes: int = option(
+    retention_bytes: ByteSize = option(
         200 * 1024 * MIB, "Bytes of ended batches kept; the oldest go first.", env="COSMOS3_RETENTION_BYTES", ge=0
     )
     stall_timeout_s: float = option(
@@ -219,7 +219,7 @@ class ClientSettings(Settings):
     )  # fmt: skip
     timeout: float = option(1800.0, "Seconds for the whole submission, one deadline.", ge=1, le=7 * 24 * 3600)
     concurrency: int = option(4, "Downloads at once.", env="COSMOS3_CLIENT_CONCURRENCY", ge=1, le=64)
-    spool_bytes: int = option(
+    spool_bytes: ByteSize = option(
         16 * 1024 * MIB, "Most bytes of artifacts on the local disk at once.", env="COSMOS3_CLIENT_SPOOL_BYTES", ge=MIB
     )
     journal_dir: Path | None = option(
@@ -270,8 +270,8 @@ class ReasonerSettings(Settings):
         None, "Tokens of one question and its answer; default: 32768 on GPU, 16384 on CPU.",
         env="COSMOS3_REASONER_MAX_MODEL_LEN", ge=1024,
     )  # fmt: skip
-    max_body_bytes: int = option(64 * MIB, "Request body, bytes.", env="COSMOS3_REASONER_MAX_BODY_BYTES", ge=1024)
-    max_media_bytes: int = option(
+    max_body_bytes: ByteSize = option(64 * MIB, "Request body, bytes.", env="COSMOS3_REASONER_MAX_BODY_BYTES", ge=1024)
+    max_media_bytes: ByteSize = option(
         512 * MIB, "One video or image, bytes.", env="COSMOS3_REASONER_MAX_MEDIA_BYTES", ge=1024
     )
     videos_per_message: int = option(1, "Videos in one message.", env="COSMOS3_REASONER_VIDEOS", ge=0, le=16)
@@ -287,7 +287,7 @@ class ReasonerSettings(Settings):
     store_dir: Path | None = option(
         None, "Where media and uploaded files are kept; default: in --cache-dir.", env="COSMOS3_REASONER_STORE_DIR"
     )
-    store_bytes: int = option(
+    store_bytes: ByteSize = option(
         20 * 1024 * MIB, "Bytes of media kept; the least recently used go first.", env="COSMOS3_REASONER_STORE_BYTES",
         ge=MIB,
     )  # fmt: skip
@@ -296,10 +296,10 @@ class ReasonerSettings(Settings):
         None, "Uploads shared by gateways: s3://bucket/prefix, or file:///dir; default: in --store-dir.",
         env="COSMOS3_REASONER_MEDIA_STORE",
     )  # fmt: skip
-    media_store_bytes: int = option(
+    media_store_bytes: ByteSize = option(
         200 * 1024 * MIB, "Bytes of shared uploads of all tenants.", env="COSMOS3_REASONER_MEDIA_STORE_BYTES", ge=MIB
     )
-    media_store_tenant_bytes: int = option(
+    media_store_tenant_bytes: ByteSize = option(
         20 * 1024 * MIB, "Bytes of shared uploads of one tenant.", env="COSMOS3_REASONER_MEDIA_STORE_TENANT_BYTES",
         ge=MIB,
     )  # fmt: skip

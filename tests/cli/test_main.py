@@ -146,3 +146,49 @@ leave({code})
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (code, "said\ncleaned up\n"), done.stderr
+
+
+@pytest.mark.parametrize("argv", [[], ["batch"], ["reasoner"]])
+def test_a_group_alone_prints_its_help_and_no_failure(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*argv) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("Usage: cosmos3") and "failed" not in said.err.splitlines()[0]
+
+
+@pytest.mark.parametrize("argv", [["-h"], ["batch", "-h"], ["ray-batch", "-h"]])
+def test_h_is_help(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*argv) == 0
+    assert capsys.readouterr().out.startswith("Usage: cosmos3")
+
+
+def test_version_is_also_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out.startswith("cosmos3-serve ")
+
+
+def test_no_summary_of_a_command_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ([], ["batch"], ["bench"], ["reasoner"], ["deploy"]):
+        run(*argv, "--help")
+        assert "..." not in capsys.readouterr().out.split("Commands:")[1]
+
+
+def test_a_wrong_setting_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("ray-serve", "--port", "80") == 2
+    assert capsys.readouterr().err.count("must be 0 or at least 1024") == 1
+
+
+@pytest.mark.parametrize(("given", "bytes_"), [("16GiB", 16 * 1024**3), ("2 MB", 2_000_000), ("5000000", 5_000_000)])
+def test_bytes_are_accepted_and_shown_with_a_unit(
+    given: str, bytes_: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COSMOS3_CLIENT_SPOOL_BYTES", given)
+    assert loaded_spool_bytes(given) == bytes_
+    run("ray-batch", "--help")
+    assert "16GiB" in capsys.readouterr().out
+
+
+def loaded_spool_bytes(given: str) -> int:
+    from cosmos3_serve.settings import ClientSettings
+
+    assert ClientSettings.load().spool_bytes == ClientSettings.load({"spool_bytes": given}).spool_bytes
+    return int(ClientSettings.load({"spool_bytes": given}).spool_bytes)

@@ -97,6 +97,8 @@ def test_interruption(journals: Journals) -> None:
     assert "before anything was submitted" in interrupted(None, RESUME).detail
     made = journal(journals)
     assert RESUME in interrupted(made, RESUME).remedy
+    made.save(state="submitted")
+    assert f"cosmos3 batch cancel req-1 --endpoint {made.run.endpoint}" in interrupted(made, RESUME).remedy
     made.remove()
     made = journal(journals, ledger=False)
     assert "req-1" in interrupted(made, RESUME).remedy

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from support.baseline_server import BaselineHandler, BaselineServer, Faults
 
@@ -145,6 +146,9 @@ class LedgerHandler(BaselineHandler):
         if not self.authorized():
             return
         parts = path.strip("/").split("/")
+        if parts == ["v1", "batches"] and self.command == "GET":
+            self._list()
+            return
         if parts[:2] != ["v1", "batches"] or len(parts) == 2:
             super().route(path)
             return
@@ -166,6 +170,15 @@ class LedgerHandler(BaselineHandler):
             self._events(batch)
         else:
             self.problem(404, "not_found", "no such route")
+
+    def _list(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        limit, after = int(query.get("limit", ["50"])[0]), query.get("after", [""])[0]
+        ids = list(reversed(self.app.ledger))
+        ids = ids[ids.index(after) + 1 :] if after else ids
+        page = ids[:limit]
+        views = [self.app.ledger[one].view() | {"samples": []} for one in page]
+        self.send(200, {"batches": views, "next": page[-1] if len(page) == limit else None})
 
     def _batch(self) -> None:
         app, body = self.app, json.loads(self.body)

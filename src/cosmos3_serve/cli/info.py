@@ -22,6 +22,24 @@ def register(app: typer.Typer) -> None:
     app.command("errors")(errors)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"cosmos3-serve {__version__}")
+        raise typer.Exit
+
+
+def version_option(
+    version: Annotated[
+        bool,
+        # An eager option's callback runs before a command is asked for.
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version.", show_default=False
+        ),
+    ] = False,
+) -> None:
+    """Options of the whole tree."""
+
+
 def version(json: JsonOption = False) -> None:
     """Print versions, ours and of what we stand on."""
     facts: dict[str, Any] = {"cosmos3-serve": __version__, "python": platform.python_version()}

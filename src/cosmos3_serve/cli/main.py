@@ -18,6 +18,7 @@ import typer
 
 from cosmos3_serve.cli import (
     batch,
+    batches,
     bench,
     deploy,
     evidence,
@@ -28,7 +29,6 @@ from cosmos3_serve.cli import (
     output,
     quickstart,
     reasoner,
-    recover,
     review,
     serve,
 )
@@ -43,11 +43,12 @@ HELP = "Serve NVIDIA Cosmos3-Nano: batched generation from S3 to S3 on Ray Serve
 def build() -> typer.Typer:
     """The `cosmos3` tree; each room of commands registers its own."""
     app = command_group("cosmos3", HELP)
+    app.callback()(info.version_option)
     for room in (
         serve,
         framework,
         batch,
-        recover,
+        batches,
         reasoner,
         bench,
         deploy,
@@ -65,6 +66,7 @@ def build() -> typer.Typer:
 def build_npa() -> typer.Typer:
     """The same commands where the seed's documents call them: `npa workbench cosmos3 …`, `npa workbench health …`."""
     app = command_group("npa", HELP)
+    app.callback()(info.version_option)
     workbench = command_group("workbench", "Tools of the workbench.")
     workbench.add_typer(build(), name="cosmos3")
     for name, group in SHARED.items():
@@ -82,9 +84,11 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None) -> int:
     try:
         return output.exit_code_of(_narrowed(app, words)(args=args, prog_name=prog, standalone_mode=False))
     except typer.TyperException as error:
-        if not str(error):  # no arguments: the help is the answer and was printed
+        message = error.format_message()
+        if message.startswith("Usage: "):  # a group without a command: typer raises its help text
+            print(message, file=sys.stderr)
             return ExitCode.INPUT
-        return output.report(output.usage(error.format_message()), command=command, as_json=as_json)
+        return output.report(output.usage(message), command=command, as_json=as_json)
     except typer.Abort:
         return output.report(KeyboardInterrupt(), command=command, as_json=as_json)
     except BrokenPipeError:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -83,15 +84,27 @@ def default_text(field: FieldInfo) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, bool):
         return "on" if value else "off"
+    return number_text(field, value)
+
+
+def number_text(field: FieldInfo, value: Any) -> str:
+    """A default or a limit of `field`: whole numbers without a fraction, bytes with a unit (16GiB)."""
+    if is_bytes(field):
+        return ByteSize(value).human_readable().replace(".0", "")
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
 
 
+def is_bytes(field: FieldInfo) -> bool:
+    return ByteSize in (field.annotation, *get_args(field.annotation))
+
+
 def bounds_text(field: FieldInfo) -> str:
     """Limits of a number in words, from the field's own constraints: `1 to 256`, `at least 1`, `more than 0`."""
     found = {key: getattr(m, key) for m in field.metadata for key in ("ge", "gt", "le", "lt") if hasattr(m, key)}
-    if "ge" in found and "le" in found:
-        return f"{found['ge']} to {found['le']}"
+    shown = {key: number_text(field, value) for key, value in found.items()}
+    if "ge" in shown and "le" in shown:
+        return f"{shown['ge']} to {shown['le']}"
     words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-    return ", ".join(f"{words[key]} {value}" for key, value in found.items())
+    return ", ".join(f"{words[key]} {value}" for key, value in shown.items())

@@ -8,15 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from cosmos3_serve.cli import output as out
-from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.info import JsonOption
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import ExitCode, UsageError
 from cosmos3_serve.settings import TOKEN_ENV, ClientSettings
-
-
-def register(app: typer.Typer) -> None:
-    app.add_typer(command_group("batch", "Look after batches.", recover=recover))
 
 
 def recover(

@@ -58,9 +58,8 @@ def type_text(annotation: Any) -> str:
         return "text, repeatable"
     if get_origin(annotation) is Literal:
         return ", ".join(str(value) for value in get_args(annotation))
-    return {"str": "text", "int": "integer", "float": "number", "bool": "on, off", "Path": "path"}.get(
-        annotation.__name__, str(annotation.__name__)
-    )
+    names = {"str": "text", "int": "integer", "float": "number", "bool": "on, off", "Path": "path", "ByteSize": "bytes"}
+    return names.get(annotation.__name__, str(annotation.__name__))
 
 
 def error_rows() -> list[dict[str, str]]:

@@ -84,7 +84,13 @@ def interrupted(journal: Journal | None, resume: str) -> Interrupted:
     if journal is None or not journal.directory.exists():
         return Interrupted("stopped before anything was submitted", remedy="run the same command again")
     if journal.resumable:
-        return Interrupted("stopped; nothing is lost", remedy=f"continue with: {resume}")
+        if journal.run.state != "submitted":
+            return Interrupted("stopped; nothing is lost", remedy=f"continue with: {resume}")
+        stop = shlex.join(["cosmos3", "batch", "cancel", journal.run.request_id, "--endpoint", journal.run.endpoint])
+        return Interrupted(
+            "stopped; nothing is lost, and the service works on",
+            remedy=f"continue with: {resume}; or stop the service's work with: {stop}",
+        )
     journal.save(state="failed", failure={"code": "interrupted", "detail": "stopped while the service worked"})
     return Interrupted(
         "stopped while the service worked; it keeps no batches, so its result cannot be asked for",
