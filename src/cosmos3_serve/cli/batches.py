@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from cosmos3_serve.cli import output
 from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.info import JsonOption
 from cosmos3_serve.cli.recover import recover
-from cosmos3_serve.client.batches import BatchLedger, ServiceAddress
 from cosmos3_serve.contract.views import BatchEvent, BatchState, BatchView
 from cosmos3_serve.settings import TOKEN_ENV
+
+if TYPE_CHECKING:
+    from cosmos3_serve.client.batches import BatchLedger, ServiceAddress
 
 Endpoint = Annotated[str, typer.Option("--endpoint", help="Address of the service (env: NPA_COSMOS3_RAY_ENDPOINT).")]
 TokenEnv = Annotated[str, typer.Option("--token-env", help="Variable that holds the bearer token.")]
@@ -55,7 +55,7 @@ def list_batches(
                 break
         return found[:limit]
 
-    found = ServiceAddress(endpoint, token_env, timeout).ask(find)
+    found = _service(endpoint, token_env, timeout).ask(find)
     if json:
         output.emit({"batches": [view.model_dump(mode="json", exclude={"samples"}) for view in found]})
         return
@@ -70,7 +70,7 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show one batch with the state of each sample."""
-    view = ServiceAddress(endpoint, token_env, timeout).ask(lambda ledger: ledger.view(request_id))
+    view = _service(endpoint, token_env, timeout).ask(lambda ledger: ledger.view(request_id))
     if json:
         output.emit(view.model_dump(mode="json"))
         return
@@ -104,7 +104,7 @@ def logs(
             if steps or event.type != "progress":
                 print(event.model_dump_json(exclude_none=True) if json else _line(event), flush=True)
 
-    ServiceAddress(endpoint, token_env, timeout).ask(tell)
+    _service(endpoint, token_env, timeout).ask(tell)
 
 
 def cancel(
@@ -124,12 +124,18 @@ def cancel(
         views = [await ledger.cancel(one) for one in request_ids]
         return [await ledger.wait(one) for one in request_ids] if wait else views
 
-    views = ServiceAddress(endpoint, token_env, timeout).ask(stop)
+    views = _service(endpoint, token_env, timeout).ask(stop)
     if json:
         output.emit({"batches": [view.model_dump(mode="json") for view in views]})
         return
     for view in views:
         print(f"{view.request_id}: {_state(view)}; " + ", ".join(f"{n} {k}" for k, n in _counts(view).items() if n))
+
+
+def _service(endpoint: str, token_env: str, timeout_s: float) -> ServiceAddress:
+    from cosmos3_serve.client.batches import ServiceAddress
+
+    return ServiceAddress(endpoint, token_env, timeout_s)
 
 
 def _counts(view: BatchView) -> dict[str, int]:
@@ -155,6 +161,9 @@ def _line(event: BatchEvent) -> str:
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     """For people; in a pipe nothing is cut to a terminal's width. Text of a service is printed as it is."""
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console = Console(markup=False, highlight=False, width=10_000)
