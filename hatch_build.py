@@ -1,4 +1,4 @@
-"""Stamp of a build: which commit the package was built from, for `service/revision.py` (source: rulings, generator 15).
+"""Stamp of a build: which commit the package was built from, for `service/revision.py`.
 
 `NPA_IMAGE_SOURCE_SHA`, else the HEAD of a clean checkout, else the stamp that the unpacked sdist carries. A checkout
 whose packaged files differ from HEAD gets no stamp: 40 hex digits can't say "dirty", and the bare HEAD would be untrue.

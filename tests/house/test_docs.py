@@ -184,3 +184,13 @@ def test_sections_of_the_contract_that_the_code_cites_exist() -> None:
         for number in re.findall(r"docs/contract\.md,? (\d+(?:\.\d+)?)", path.read_text(encoding="utf-8"))
     ]
     assert len(cited) > 20 and [one for one in cited if one[1] not in heads] == []
+
+
+def test_no_comment_cites_what_is_not_in_the_repository() -> None:
+    cites = re.compile(
+        r"\b(?:rulings|wire baseline|[Ff]ramework (?:section|report)|generator spec|reasoner spec)\b|spec/\w+\.md"
+    )
+    found = [
+        path.relative_to(ROOT).as_posix() for path in PYTHON if path != Path(__file__) and cites.search(text(path))
+    ]
+    assert found == []

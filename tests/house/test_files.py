@@ -13,6 +13,7 @@ MAX_LINES = 350
 
 # Spelled in pieces, so that this file does not match itself.
 PLACES = re.compile(r"/(?:wo" r"rk|fa" r"rm|ro" r"ot|Us" r"ers)/|/home/[a-z]+/|\.libra" r"ry\b")
+MERGE = re.compile(r"^(?:<<<<" r"<<<|>>>>" r">>>) ")
 LATER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|X" r"XX)\b|raise Not" r"ImplementedError")
 
 
@@ -32,7 +33,14 @@ def test_files_are_short() -> None:
     assert not long, f"{MAX_LINES} lines or more: is there more than one noun in them?"
 
 
-@pytest.mark.parametrize(("rule", "what"), [(PLACES, "a path of one machine"), (LATER, "something left for later")])
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        (PLACES, "a path of one machine"),
+        (LATER, "something left for later"),
+        (MERGE, "a conflict that was not resolved"),
+    ],
+)
 def test_no_file_names(rule: re.Pattern[str], what: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
@@ -45,6 +53,7 @@ def test_no_file_names(rule: re.Pattern[str], what: str) -> None:
 
 def test_the_rules_bite() -> None:
     assert PLACES.search("see /wo" + "rk/main")
+    assert MERGE.search("<<<<" + "<<< HEAD")
     assert LATER.search("# TO" + "DO: later")
     assert not PLACES.search("work/in/progress is a relative path")
 

@@ -36,7 +36,7 @@ class Accepted:
 
 
 def accept(request: BatchRequest, data: bytes, *, expected_revision: str, allow_partial: bool) -> Accepted:
-    """Apply every rule of wire baseline 5.2 to the received bytes.
+    """Apply every rule of docs/contract.md 4.2 to the received bytes.
 
     Raises:
         ContractViolation: the answer breaks the contract.

@@ -1,6 +1,6 @@
 """Read what the user names: the batch (a file or an S3 object), the endpoint, the token, the output path.
 
-Everything here is checked before anything is sent (source: wire baseline section 4, steps 1 to 3).
+Everything here is checked before anything is sent (docs/contract.md 3).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from cosmos3_serve.errors import (
     ValidationFailed,
 )
 
-SHOWN = 1000  # characters of a foreign text that are shown (source: wire baseline section 4, step 5)
+SHOWN = 1000  # characters of a foreign text that are shown (docs/contract.md 3)
 
 _BY_CODE: dict[str, type[Cosmos3Error]] = {
     kind.code: kind

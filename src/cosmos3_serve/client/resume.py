@@ -212,5 +212,5 @@ async def _catch_up(submission: Submission, service: Service, journal: Journal) 
         )
     await in_thread(journal.save, ledger=True, **({"state": "submitted"} if view else {}))
     if kept:
-        # The same body under the same id runs again only what may be run again (rulings, generator 12).
+        # The same body under the same id runs again only what may be run again (docs/contract.md 7).
         await in_thread(journal.drop_response)

@@ -1,4 +1,4 @@
-"""One submission from the input file to the publication, new or resumed (source: wire baseline section 4).
+"""One submission from the input file to the publication, new or resumed (docs/contract.md 3).
 
 load ─ check ─ prove and claim the place ─ POST ─ follow ─ accept ─ download, verify, decode ─ publish ─ seal ─ forget
 """

@@ -1,4 +1,4 @@
-"""The bucket/prefix roots that sample inputs may come from (source: wire baseline section 6)."""
+"""The bucket/prefix roots that sample inputs may come from (docs/contract.md 5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S3 URIs: one text, one bucket, one key, or a refusal (source: wire baseline sections 6 and 7).
+"""S3 URIs: one text, one bucket, one key, or a refusal (docs/contract.md 5 and 6).
 
 The parser is our own because `urllib.parse.urlsplit` silently drops tabs and line ends, which would turn one key into
 another. Every key that passes `require_object` is stored and fetched under exactly its own name (proved against a
@@ -59,7 +59,7 @@ class S3Uri:
 def parse_s3(text: object) -> S3Uri:
     """Parse `s3://bucket[/key]`; the key is percent-decoded once.
 
-    Leading slashes of the key and one trailing slash are dropped; the bucket is lower-cased (source: wire baseline 6).
+    Leading slashes of the key and one trailing slash are dropped; the bucket is lower-cased (docs/contract.md 5).
 
     Raises:
         StorageAuthorizationError: not such a text. The detail says why and repeats no part of it.
