@@ -1,6 +1,7 @@
 """Jobs for the diffusers engine with the tiny checkpoint, resolved by the contract as the service does it."""
 
 import hashlib
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
 from cosmos3_serve.generator.engines.job import EngineJob, EngineResult
 from cosmos3_serve.service.memory import freeze_started
 
+# Set by `cpu_levels`; otherwise the engine takes as many as it takes for the tiny checkpoint.
+THREADS = int(os.environ.get("COSMOS3_TEST_THREADS", "0")) or None
 PROFILE = diffusers_profile("0.42.1", tiny=True)
 
 
@@ -28,14 +31,14 @@ def components() -> Any:
     from cosmos3_serve.generator.engines.diffusers.loader import load_components
 
     loaded = load_components(tiny_checkpoint().path, torch.device("cpu"))
-    use_threads(thread_count(loaded.parameters, loaded.device))
+    use_threads(THREADS or thread_count(loaded.parameters, loaded.device))
     freeze_started()  # an engine that runs out of memory collects: half a second each time for what stays anyway
     return loaded
 
 
 def make_engine(root: Path, monkeypatch: Any = None, **options: Any) -> DiffusersEngine:
     """An engine on the CPU that writes below `root`, with the shared components."""
-    options = {"guardrails": None, "device": "cpu", "max_num_seqs": 8, **options}
+    options = {"guardrails": None, "device": "cpu", "max_num_seqs": 8, "threads": THREADS, **options}
     module = "cosmos3_serve.generator.engines.diffusers.engine.load_components"
     if monkeypatch is None:
         return DiffusersEngine(tiny_checkpoint(), output_root=root, **options)
