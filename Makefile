@@ -31,7 +31,7 @@ install_torch = index=$$($(BIN)/python scripts/torch_index.py $(TORCH_INDEX)); \
 INSTALLED := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(VENV)/.quickstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test slow check lint style unit bench setup setup-reasoner reasoner-for-tests docs recipes clean
+.PHONY: help quickstart test slow bytes check lint style unit bench setup setup-reasoner reasoner-for-tests docs recipes clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test: style reasoner-for-tests ## everything: lint, types, units, real Ray, a re
 
 slow: reasoner-for-tests ## the long lane, which `make test` leaves out: large files, 200 kills, long simulations
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+bytes: $(VENV)/.dev ## the tests of bytes as on other CPUs: each level of vector instructions, 1, 2 and 4 threads (ARGS=--short)
+	$(BIN)/python tests/support/cpu_levels.py $(ARGS)
 
 check: lint unit ## lint, types and the fast tests only
 

@@ -177,7 +177,7 @@ async def test_a_missing_interpreter_is_named() -> None:
 
 async def test_a_cancelled_start_ends_the_engine_without_a_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has nothing to finish, and as long as it loads it listens to no signal: SIGTERM must end it by itself."""
-    monkeypatch.setattr("cosmos3_serve.reasoner.engine.vllm_process.TERM_GRACE_S", 20.0)
+    monkeypatch.setattr("cosmos3_serve.reasoner.engine.vllm_process.TERM_GRACE_S", 200.0)
     mark = new_mark()
     process = engine("--behave", "mute", mark=mark)
     task = asyncio.create_task(process.start(60.0))
@@ -191,7 +191,7 @@ async def test_a_cancelled_start_ends_the_engine_without_a_grace(monkeypatch: py
     with pytest.raises(asyncio.CancelledError):
         await task
     assert left_after(mark) == {}
-    assert time.monotonic() - began < 15.0
+    assert time.monotonic() - began < 100.0
 
 
 async def test_the_engines_log_is_bounded_and_its_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

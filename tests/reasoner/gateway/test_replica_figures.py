@@ -60,7 +60,7 @@ async def test_every_replica_s_figures_stand_beside_the_gateway_s_own(tmp_path: 
             assert found["vllm:mm_cache_hits_total", name, ""] == 10 * number
             assert found["vllm:time_to_first_token_seconds_bucket", name, "+Inf"] == 2
             assert found["vllm:time_to_first_token_seconds_sum", name, ""] == 0.5
-            assert found["cosmos3_reasoner_replica_figures_age_seconds", name, ""] < 5
+            assert found["cosmos3_reasoner_replica_figures_age_seconds", name, ""] < 100
         assert {name for name, _, _ in found} == {
             "vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:mm_cache_hits_total",
             "vllm:time_to_first_token_seconds_bucket", "vllm:time_to_first_token_seconds_count",
