@@ -13,7 +13,7 @@ import pytest
 from support.baseline_server import PIN, BaselineServer, Faults
 from support.flaky import Fault, FlakyProxy, canned
 from support.ledger_server import LedgerServer
-from support.places import files_of
+from support.places import files_of, unpublished
 from support.s3 import LocalS3, boto, keys_of
 
 from cosmos3_serve import __version__
@@ -56,9 +56,6 @@ def server(tmp_path: Path) -> Iterator[BaselineServer]:
 def ledger(tmp_path: Path) -> Iterator[LedgerServer]:
     with LedgerServer(tmp_path / "ledger") as made:
         yield made
-
-
-CLAIM = ".cosmos3-claims/0001.json"  # what an unfinished run leaves at its place, and nothing else
 
 
 def batch(tmp_path: Path, samples: Any = None) -> str:
@@ -186,7 +183,7 @@ def test_wrong_bytes_publish_nothing_and_are_resumable(server: BaselineServer, t
     options = {"input_path": batch(tmp_path), "output_path": str(tmp_path / "out"), "endpoint": server.endpoint}
     with pytest.raises(IntegrityError, match=r"artifact integrity mismatch for .*/b/vision\.mp4"):
         submit_batch(**options)
-    assert files_of(tmp_path / "out") == [CLAIM]
+    assert unpublished(tmp_path / "out")
     server.faults.flip_bytes = {}
     assert submit_batch(**options, resume=True)["status"] == "completed"
     assert len(server.batches) == 1
@@ -200,7 +197,7 @@ def test_media_that_lie_publish_nothing(server: BaselineServer, tmp_path: Path) 
     with pytest.raises(IntegrityError, match="5 frames, expected 9") as caught:
         submit_batch(input_path=batch(tmp_path), output_path=str(tmp_path / "out"), endpoint=server.endpoint)
     assert caught.value.stable_code == "media_invalid"
-    assert files_of(tmp_path / "out") == [CLAIM]
+    assert unpublished(tmp_path / "out")
 
 
 def test_a_used_output_is_refused_before_the_post(server: BaselineServer, tmp_path: Path) -> None:
@@ -226,7 +223,7 @@ def test_a_spool_smaller_than_the_batch_goes_in_windows(server: BaselineServer, 
             input_path=batch(tmp_path), output_path=str(tmp_path / "two"), endpoint=server.endpoint, spool_bytes=299_999
         )
     assert caught.value.stable_code == "spool_too_small"
-    assert files_of(tmp_path / "two") == [CLAIM]
+    assert unpublished(tmp_path / "two")
 
 
 @pytest.mark.parametrize("kind", ["refuses", "ignores"])

@@ -16,7 +16,7 @@ from support.s3 import LocalS3, boto, keys_of
 
 from cosmos3_serve.client import follow, submission
 from cosmos3_serve.client.submit import submit_batch
-from cosmos3_serve.errors import Conflict, Incomplete
+from cosmos3_serve.errors import Conflict, Cosmos3RayServeError, Incomplete
 from cosmos3_serve.publication.verify import verified_manifest
 from cosmos3_serve.storage.location import open_store
 
@@ -160,3 +160,21 @@ def test_an_unfinished_run_moves_to_a_new_place_and_gives_the_old_one_back(
     # the old place is free for another batch, which leaves nothing of the first claim behind
     again = submit_batch(**{**options, "run_id": "s"}, endpoint=server.endpoint)
     assert again["status"] == "completed" and not (tmp_path / "old" / ".cosmos3-claims").exists()
+
+
+def test_a_run_that_failed_for_good_leaves_the_place_to_other_machines_and_may_come_back(
+    server: LedgerServer, tmp_path: Path
+) -> None:
+    (tmp_path / "batch.json").write_text(json.dumps(SAMPLES[:1]))
+    options = {"output_path": str(tmp_path / "out"), "endpoint": server.endpoint}
+    new = {"input_path": str(tmp_path / "batch.json"), **options}
+    server.faults.failing = {"s": "error"}
+    for machine in ("a", "b"):
+        with pytest.raises(Cosmos3RayServeError) as caught:
+            submit_batch(**new, journal_dir=tmp_path / machine)
+        assert caught.value.stable_code == "samples_failed"
+    server.faults.failing = {}
+    manifest = submit_batch(**new, journal_dir=tmp_path / "c")
+    assert manifest["status"] == "completed"
+    with pytest.raises(Conflict):  # too late: the place is another batch's
+        submit_batch(**options, input_path="", resume=True, allow_partial=True, journal_dir=tmp_path / "a")

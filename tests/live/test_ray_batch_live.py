@@ -206,7 +206,8 @@ def submit_again(live: Live, response: dict[str, Any], name: str, expected: type
 
     async def left() -> list[str]:
         place = open_store(output)
-        return [item.key async for item in place.store.list(place.prefix)]
+        keys = [item.key async for item in place.store.list(place.prefix)]
+        return [key for key in keys if "/.cosmos3-claims/" not in key]  # who tried, for the next client
 
     assert asyncio.run(left()) == [], "something was published"
     return service

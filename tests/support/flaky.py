@@ -32,6 +32,7 @@ class Fault(StrEnum):
     SLOW_DOWN = "slow_down"  # 503 with S3's SlowDown
     CONFLICT = "409"  # S3's passing ConditionalRequestConflict, nothing reached the server
     NOT_FOUND = "404"  # a store that does not show yet what it has
+    DENIED = "403"
     REFUSE = "refuse"  # connection closed before the request was passed on
     LOST_REPLY = "lost_reply"  # passed on and carried out, then closed without a word
     CUT = "cut"  # answer closed in the middle of its body (lost_reply where it has none)
@@ -218,6 +219,7 @@ _ANSWERS = {
     Fault.ERROR_500: canned("500 Internal Server Error", "<Error><Code>InternalError</Code></Error>"),
     Fault.ERROR_503: canned("503 Service Unavailable", "overloaded"),
     Fault.CONFLICT: canned("409 Conflict", "<Error><Code>ConditionalRequestConflict</Code></Error>"),
+    Fault.DENIED: canned("403 Forbidden", "<Error><Code>AccessDenied</Code></Error>"),
     Fault.NOT_FOUND: canned("404 Not Found", "<Error><Code>NoSuchKey</Code></Error>"),
     Fault.SLOW_DOWN: canned("503 Slow Down", "<Error><Code>SlowDown</Code></Error>"),
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cosmos3_serve.cli import output
+from cosmos3_serve.cli.audit import audit
 from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.info import JsonOption
 from cosmos3_serve.cli.recover import recover
@@ -33,8 +34,10 @@ def register(app: typer.Typer) -> None:
         "logs": logs,
         "cancel": cancel,
         "recover": recover,
+        "audit": audit,
     }
-    app.add_typer(command_group("batch", "Batches that a service keeps: list, follow, cancel, recover.", **commands))
+    text = "Batches that a service keeps (list, follow, cancel, recover), and publications (audit)."
+    app.add_typer(command_group("batch", text, **commands))
 
 
 def list_batches(

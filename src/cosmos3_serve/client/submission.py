@@ -187,7 +187,8 @@ class Submission:
         settled = await in_thread(
             outcome.settle, error, journal, self.resume_command, first=first, elsewhere=self._elsewhere(journal)
         )
-        if not journal.directory.exists():  # the service did not take the batch, so the place is free for the next one
+        over = journal.run.state == "failed" and not isinstance(settled, Incomplete)
+        if over or not journal.directory.exists():  # failed for good, or never accepted: the place is free for the next
             with suppress(Cosmos3Error, TimeoutError):
                 async with asyncio.timeout(RELEASE_S):
                     await publication.release()

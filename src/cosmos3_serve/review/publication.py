@@ -14,7 +14,7 @@ from cosmos3_serve.contract.provenance import Provenance
 from cosmos3_serve.contract.records import SampleRecord, SampleState
 from cosmos3_serve.contract.wire import VISION_IMAGE, VISION_VIDEO
 from cosmos3_serve.errors import InputError, NotFound
-from cosmos3_serve.publication.layout import PROVENANCE
+from cosmos3_serve.publication.layout import PROVENANCE, REQUEST
 from cosmos3_serve.publication.verify import Fault, damaged, require_intact
 from cosmos3_serve.storage.location import Location, open_store
 
@@ -85,6 +85,10 @@ class Publication:
             IntegrityError: code `publication_damaged`.
             StorageFailure.
         """
+        if (
+            not self.provenance.request_sha256
+        ):  # as the baseline's client wrote it: nobody can tell whether it is intact
+            raise damaged([Fault(REQUEST, "unhashed", "has no hash in provenance.json")], str(self.place))
         await require_intact(self.place, self.provenance.model_dump(mode="json"))
         return replace(self, verified=True)
 

@@ -17,11 +17,11 @@ from support.natives import BATCH, EDGE, REQUEST, edit, write_batch, write_sampl
 from support.s3 import LocalS3, boto, keys_of
 
 from cosmos3_serve.client.journal import Journals
-from cosmos3_serve.client.publish import verified_manifest
 from cosmos3_serve.client.recovery.qualify import MAX_JSON_BYTES
 from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import Conflict, Cosmos3RayServeError, ExitCode, LimitExceeded, Refusal, UsageError
+from cosmos3_serve.publication.verify import verified_manifest
 from cosmos3_serve.storage.location import open_store
 
 Recover = Callable[..., Any]
