@@ -30,6 +30,7 @@ SAMPLES = [
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerServer]:
     monkeypatch.setattr(follow, "POLL_S", (0.02, 0.1))
     monkeypatch.setattr(submission, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(submission, "RERUNS", 0)  # else A would run the interrupted sample again itself
     faults = LedgerFaults()
     faults.interrupted_once = {"x"}
     with LedgerServer(tmp_path / "server", faults=faults) as made:

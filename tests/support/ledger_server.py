@@ -27,6 +27,7 @@ class LedgerFaults(Faults):
     cut_events: int = 0  # so many event streams end after two events
     no_events: bool = False  # no event endpoint: clients must poll
     lose_posts: int = 0  # accept, then close without an answer
+    interrupted_always: set[str] = field(default_factory=set)  # the same, however often it is posted
     interrupted_once: set[str] = field(default_factory=set)  # fails with code `interrupted` until posted again
 
 
@@ -119,7 +120,7 @@ class LedgerServer(BaselineServer):
             while sample is samples[-1] and self.faults.cut_events:
                 time.sleep(0.01)  # the planned cuts come before the end
             result = self.generate(batch.request_id, sample)
-            if first and name in self.faults.interrupted_once:
+            if name in self.faults.interrupted_always or (first and name in self.faults.interrupted_once):
                 result |= {"status": "error", "message": "the service restarted", "outputs": []}
                 record |= {"state": "failed", "code": "interrupted", "message": "restarted", "retryable": True}
             elif result["status"] != "success":

@@ -59,6 +59,16 @@ def accept(request: BatchRequest, data: bytes, *, expected_revision: str, allow_
     return Accepted(bound.response, bound.artifacts, bound.missing, {name: args[name] for name in bound.complete})
 
 
+def retryable(request: BatchRequest, data: bytes, *, expected_revision: str) -> list[str]:
+    """Names of the samples without a result that the service would run again; none of an answer that is unusable."""
+    try:
+        bound = bind_partial(request, decode_json(data), expected_revision=expected_revision)
+    except (InputError, ContractViolation):
+        return []
+    missing = {verdict.name for verdict in bound.missing}
+    return [record.name for record in bound.response.samples if record.retryable and record.name in missing]
+
+
 def _failed(request: BatchRequest, bound: PartialBinding) -> Cosmos3RayServeError:
     names = [verdict.name for verdict in bound.missing]
     shown = ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
