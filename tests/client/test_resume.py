@@ -15,7 +15,7 @@ from support.flaky import Fault, FlakyProxy
 from support.ledger_server import LedgerFaults, LedgerServer
 from support.s3 import LocalS3
 
-from cosmos3_serve.client import follow, submission
+from cosmos3_serve.client import follow, rerun
 from cosmos3_serve.client.journal import Journals
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import (
@@ -107,7 +107,7 @@ def test_a_service_that_forgot_the_batch_gets_it_again(server: LedgerServer, opt
 def test_the_same_run_asks_again_for_samples_that_may_run_again(
     server: LedgerServer, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, allow_partial: bool
 ) -> None:
-    monkeypatch.setattr(submission, "RERUN_WAIT_S", 0.01)
+    monkeypatch.setattr(rerun, "RERUN_WAIT_S", 0.01)
     server.faults.interrupted_once = {"b"}
     manifest = submit_batch(**options, allow_partial=allow_partial)
     assert manifest["status"] == "completed"
@@ -117,18 +117,18 @@ def test_the_same_run_asks_again_for_samples_that_may_run_again(
 def test_a_sample_that_is_interrupted_each_time_ends_the_run(
     server: LedgerServer, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submission, "RERUN_WAIT_S", 0.01)
+    monkeypatch.setattr(rerun, "RERUN_WAIT_S", 0.01)
     server.faults.interrupted_always = {"b"}
     with pytest.raises(Incomplete) as caught:
         submit_batch(**options)
     assert (caught.value.stable_code, caught.value.exit_code) == ("samples_failed", ExitCode.INCOMPLETE)
-    assert sorted(server.generated.values()) == [1, 1 + submission.RERUNS]
+    assert sorted(server.generated.values()) == [1, 1 + rerun.RERUNS]
 
 
 def test_samples_that_may_run_again_do_and_the_others_do_not(
     server: LedgerServer, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submission, "RERUNS", 0)
+    monkeypatch.setattr(rerun, "RERUNS", 0)
     server.faults.interrupted_once = {"b"}
     with pytest.raises(Incomplete) as caught:
         submit_batch(**options)

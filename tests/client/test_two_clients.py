@@ -14,7 +14,7 @@ from support.flaky import Fault, FlakyProxy
 from support.ledger_server import LedgerFaults, LedgerServer
 from support.s3 import LocalS3, boto, keys_of
 
-from cosmos3_serve.client import follow, submission
+from cosmos3_serve.client import follow, rerun, submission
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import Conflict, Cosmos3RayServeError, Incomplete
 from cosmos3_serve.publication.verify import verified_manifest
@@ -30,7 +30,7 @@ SAMPLES = [
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerServer]:
     monkeypatch.setattr(follow, "POLL_S", (0.02, 0.1))
     monkeypatch.setattr(submission, "LOOK_AGAIN_S", 0.05)
-    monkeypatch.setattr(submission, "RERUNS", 0)  # else A would run the interrupted sample again itself
+    monkeypatch.setattr(rerun, "RERUNS", 0)  # else A would run the interrupted sample again itself
     faults = LedgerFaults()
     faults.interrupted_once = {"x"}
     with LedgerServer(tmp_path / "server", faults=faults) as made:

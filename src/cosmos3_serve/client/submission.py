@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.client import follow, load, outcome, problem, record
-from cosmos3_serve.client.acceptance import Accepted, accept, retryable
+from cosmos3_serve.client.acceptance import Accepted, accept
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.deliver import Delivery
 from cosmos3_serve.client.http import Retry, Service
 from cosmos3_serve.client.journal import Journal, Journals, Run, default_root, key_of
 from cosmos3_serve.client.progress import Progress
 from cosmos3_serve.client.publish import Contested, Found, Publication, Sealed
+from cosmos3_serve.client.rerun import rerun
 from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.defaults import require_explicit
@@ -41,9 +42,6 @@ ASK_ONCE = Retry(attempts=5, statuses=frozenset())
 CONCURRENCY = 4
 RELEASE_S = 10.0
 WAIT_FOR_OTHER_S, LOOK_AGAIN_S = 30.0, 0.5
-# How often one run asks again for samples that failed and may be run again (a service that restarts interrupts them),
-# and the wait before each; a sample that fails each time is reported, not repeated until the deadline.
-RERUNS, RERUN_WAIT_S = 3, 2.0
 SPOOL_BYTES = 16 * 1024 * MIB
 
 
@@ -205,7 +203,9 @@ class Submission:
             response = await in_thread(lambda: journal.response)
             if response is None:  # an empty answer is an answer, and no reason to post again
                 response = await self._obtain(service, journal)
-            response = await self._rerun(service, journal, request, response)
+            response = await rerun(
+                response, request, journal, lambda: self._obtain(service, journal), self.deadline, self.progress
+            )
             while True:
                 try:
                     return await self._deliver(service, journal, request, publication, response)
@@ -258,25 +258,6 @@ class Submission:
             response = await self.await_response(service, journal)
         self.phases["submit_to_end"] = time.monotonic() - started
         await in_thread(journal.keep_response, response)
-        return response
-
-    async def _rerun(self, service: Service, journal: Journal, request: BatchRequest, response: bytes) -> bytes:
-        """Post the same body under the same id while samples failed that may run again: the service runs only those.
-
-        The response that is returned may still lack samples: after `RERUNS` times, or near the deadline.
-        """
-        for attempt in range(RERUNS if journal.run.ledger else 0):
-            again = await in_thread(retryable, request, response, expected_revision=journal.run.expected_revision)
-            wait_s = RERUN_WAIT_S * 2**attempt
-            if not again or wait_s >= self.deadline.left():
-                break
-            shown = ", ".join(again[:3]) + (f" and {len(again) - 3} more" if len(again) > 3 else "")
-            self.progress.notice(
-                f"{len(again)} of {len(request.samples)} samples may run again ({shown}): posting them"
-            )
-            await asyncio.sleep(wait_s)
-            await in_thread(journal.drop_response)
-            response = await self._obtain(service, journal)
         return response
 
     async def await_response(self, service: Service, journal: Journal) -> bytes:
