@@ -1,4 +1,4 @@
-"""Run again, in the same run, the samples that failed and may be retried: a restart of the service interrupts samples."""
+"""Run again, in the same run, samples that failed and may be retried: a restart of the service interrupts samples."""
 
 from __future__ import annotations
 
