@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.manifests import DYNAMO_SET
+from support.manifests import DYNAMO_SET, ROOT
 
 from cosmos3_serve.cli import main
 
+CRDS = ROOT / "tests" / "deploy" / "crds"
+WHOLE = ROOT / "recipes/cosmos3-nano-reasoner/vllm/agg-h200-round-robin/deploy.yaml"
 SETS = [word for text in DYNAMO_SET for word in ("--set", text)]
 
 
@@ -60,6 +62,34 @@ def test_a_placeholder_is_refused_and_nothing_is_written(tmp_path: Path, capsys:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_storage_class_is_all_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--set", "cache.storage_class=x", "--check", "--crds", str(CRDS)]
+    assert render(*argv, "--output", str(tmp_path / "out"), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["checked"] == 10 and all((tmp_path / "out" / each["path"]).is_file() for each in told["files"])
+    assert told["unfinished"] == {"perf/smoke.yaml": ["images.client"], "perf/perf.yaml": ["images.client"]}
+    assert render(*argv, "--output", str(tmp_path / "out")) == 0
+    said = capsys.readouterr()
+    assert "perf/smoke.yaml: set images.client before you apply it" in said.err and "perf/smoke" in said.out
+    # Asked for by name it must be whole, and a file is checked as it is.
+    assert render(*argv, "--part", "perf", "--output", str(tmp_path / "perf")) == 3
+    assert not (tmp_path / "perf").exists() and run("check", str(tmp_path / "out/perf/smoke.yaml")) == 3
+
+
+def test_a_file_is_checked_against_the_operators_definition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = tmp_path / "deploy.yaml"
+    assert render("--profile", "round-robin", "--part", "deploy") == 0
+    text = capsys.readouterr().out
+    graph.write_text(text)
+    assert run("check", str(graph), "--crds", str(CRDS)) == 0
+    # Our condensed schema leaves this group open; the operator's own definition does not.
+    graph.write_text(text.replace("      type: worker\n", "      type: worker\n      experimental: {nonsense: 1}\n"))
+    capsys.readouterr()
+    assert run("check", str(graph)) == 0
+    assert run("check", str(graph), "--crds", str(CRDS), "--json") == 3
+    assert "nonsense" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("argv", "code"),
     [
@@ -75,6 +105,8 @@ def test_a_placeholder_is_refused_and_nothing_is_written(tmp_path: Path, capsys:
         (["render", "--target", "kuberay", "--service", "reasoner", "--set", "settings.port=1"], "deploy_unknown_key"),
         (["render"], "usage"),
         (["check", "missing.yaml"], "manifest_unreadable"),
+        (["check", str(WHOLE), "--crds", "missing.yaml"], "crds_unreadable"),
+        (["check", str(WHOLE), "--crds", str(WHOLE)], "crds_unreadable"),
         (["diff", "missing.yaml", "--target", "dynamo"], "manifest_unreadable"),
     ],
 )
