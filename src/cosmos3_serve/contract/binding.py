@@ -246,15 +246,20 @@ def _bind_artifacts(
         if artifact.path in listed:
             raise ContractViolation("an artifact is listed twice")
         listed[artifact.path] = artifact
+    wanted, got = _by_owner(declared), _by_owner({path: artifact.sample for path, artifact in listed.items()})
     for name, verdict in list(verdicts.items()):
-        if verdict.complete:
-            wanted = {path for path, owner in declared.items() if owner == name}
-            got = {path for path, artifact in listed.items() if artifact.sample == name}
-            if wanted != got:
-                verdicts[name] = Verdict(
-                    name, False, "contract_violation", "artifacts differ from its declared files", "files"
-                )
+        if verdict.complete and wanted.get(name) != got.get(name):
+            message = "artifacts differ from its declared files"
+            verdicts[name] = Verdict(name, False, "contract_violation", message, "files")
     return tuple(artifact for artifact in response.artifacts if verdicts[artifact.sample].complete)
+
+
+def _by_owner(owners: Mapping[str, str]) -> dict[str, set[str]]:
+    """Sample to its paths, in one pass: a batch may hold thousands of samples."""
+    paths: dict[str, set[str]] = {}
+    for path, owner in owners.items():
+        paths.setdefault(owner, set()).add(path)
+    return paths
 
 
 def _same(got: object, wanted: object) -> bool:
