@@ -12,7 +12,7 @@ import pytest
 
 from cosmos3_serve.client import problem
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.client.http import FIRST_CONTACT, Retry, Service, retry_after
+from cosmos3_serve.client.http import Service
 from cosmos3_serve.errors import (
     ContractViolation,
     Cosmos3Error,
@@ -28,6 +28,7 @@ from cosmos3_serve.errors import (
     Unreachable,
     ValidationFailed,
 )
+from cosmos3_serve.retry import FIRST_CONTACT, RetryPolicy, retry_after
 
 Step = httpx.Response | Exception
 
@@ -86,7 +87,7 @@ async def test_what_is_not_idempotent_is_not_sent_twice(error: Exception) -> Non
     made, seen = service(error)
     async with made:
         with pytest.raises(Unreachable) as caught:
-            await made.call("POST", "/v1/batches", content=b"{}", retry=Retry(attempts=5, resend=False))
+            await made.call("POST", "/v1/batches", content=b"{}", retry=RetryPolicy(attempts=5, resend=False))
     assert caught.value.sent
     assert len(seen) == 1
 
@@ -94,7 +95,7 @@ async def test_what_is_not_idempotent_is_not_sent_twice(error: Exception) -> Non
 async def test_what_was_never_received_may_be_sent_again() -> None:
     made, seen = service(httpx.ConnectError("refused"), httpx.Response(200, content=b"ok"))
     async with made:
-        answer = await made.call("POST", "/v1/batches", content=b"{}", retry=Retry(attempts=5, resend=False))
+        answer = await made.call("POST", "/v1/batches", content=b"{}", retry=RetryPolicy(attempts=5, resend=False))
     assert (answer.status, answer.body, len(seen)) == (200, b"ok", 2)
 
 

@@ -11,13 +11,14 @@ from support.baseline_server import BaselineServer, Faults
 
 from cosmos3_serve.client import transfer as module
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.client.http import Retry, Service
+from cosmos3_serve.client.http import Service
 from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import Cosmos3RayServeError, IntegrityError, StorageFailure, Unauthorized
+from cosmos3_serve.retry import RetryPolicy
 
 DATA = bytes(range(256)) * 4096  # 1 MiB
-QUICK = Retry(attempts=6, base_s=0.001, cap_s=0.002)
+QUICK = RetryPolicy(attempts=6, base_s=0.001, cap_s=0.002)
 
 
 @pytest.fixture

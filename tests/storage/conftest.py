@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 from support.s3 import LocalS3
 
+from cosmos3_serve.retry import RetryPolicy
 from cosmos3_serve.storage.bucket import BucketStore
 from cosmos3_serve.storage.credentials import S3Access
 from cosmos3_serve.storage.directory import DirectoryStore
-from cosmos3_serve.storage.retry import RetryPolicy
+from cosmos3_serve.storage.pace import TimeLimits
 from cosmos3_serve.storage.store import ObjectStore
 
-QUICK = RetryPolicy(attempts=5, base_s=0.002, cap_s=0.02, deadline_s=20, connect_timeout_s=5, read_timeout_s=1)
+QUICK = RetryPolicy(attempts=5, base_s=0.002, cap_s=0.02, deadline_s=20)
+QUICK_LIMITS = TimeLimits(connect_s=5, answer_s=1)
 _numbers = itertools.count()
 
 
@@ -28,9 +30,11 @@ class Bucket:
     def environ(self) -> dict[str, str]:
         return self.s3.environ
 
-    def store(self, *, endpoint: str | None = None, policy: RetryPolicy = QUICK) -> BucketStore:
+    def store(
+        self, *, endpoint: str | None = None, policy: RetryPolicy = QUICK, limits: TimeLimits = QUICK_LIMITS
+    ) -> BucketStore:
         environ = {**self.environ, "AWS_ENDPOINT_URL": endpoint or self.s3.endpoint}
-        return BucketStore(self.name, S3Access.from_environ(environ), policy)
+        return BucketStore(self.name, S3Access.from_environ(environ), policy, limits)
 
 
 @pytest.fixture(scope="session")

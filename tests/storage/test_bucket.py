@@ -15,16 +15,18 @@ from support.s3 import boto, keys_of
 from support.stub import Stub
 
 from cosmos3_serve.errors import IntegrityError, NotFound, StorageAuthorizationError, StorageFailure
+from cosmos3_serve.retry import RetryPolicy
 from cosmos3_serve.storage.bucket import BucketStore
 from cosmos3_serve.storage.credentials import S3Access
-from cosmos3_serve.storage.retry import RetryPolicy
+from cosmos3_serve.storage.pace import TimeLimits
 from cosmos3_serve.storage.uri import parse_s3, require_object
 
 if TYPE_CHECKING:
     from conftest import Bucket  # type: ignore[import-not-found]
 
 MIB = 1024 * 1024
-FAST = RetryPolicy(attempts=5, base_s=0.002, cap_s=0.02, deadline_s=20, connect_timeout_s=5, read_timeout_s=1)
+FAST = RetryPolicy(attempts=5, base_s=0.002, cap_s=0.02, deadline_s=20)
+QUICK_LIMITS = TimeLimits(connect_s=5, answer_s=1)
 LITERAL = [
     "a b", "a+b", "a%2Fb", "a%20b", "%25", "100%", "a%zz", "é/日本.png", "e\u0301", "a#b", "a?b", "a&b=c;d",
     "~!$'()*,:@",
@@ -76,7 +78,7 @@ async def test_a_listing_with_a_foreign_key_is_a_typed_failure(bucket: Bucket) -
 
 
 async def test_a_missing_bucket_is_told_from_a_missing_object(bucket: Bucket, tmp_path: Path) -> None:
-    store = BucketStore("no-such-bucket", S3Access.from_environ(bucket.environ), FAST)
+    store = BucketStore("no-such-bucket", S3Access.from_environ(bucket.environ), FAST, QUICK_LIMITS)
     (tmp_path / "f").write_bytes(bytes(9 * MIB))
     for call in (read(store, "k"), store.put_bytes("k", b""), store.put_file("k", tmp_path / "f"), store.check()):
         with pytest.raises(NotFound) as caught:
@@ -93,7 +95,7 @@ async def test_errors_carry_no_credential_and_no_bucket(bucket: Bucket) -> None:
     for status, code in (
         (403, "storage_denied"),
         (401, "storage_denied"),
-        (301, "storage_failed"),
+        (301, "storage_wrong_region"),
         (400, "storage_failed"),
     ):
         with Stub(status, body) as (url, seen):

@@ -15,14 +15,17 @@ from support.flaky import Fault, FaultPlan, FlakyProxy
 from support.s3 import boto, keys_of
 
 from cosmos3_serve.errors import Conflict, NotFound, StorageFailure
-from cosmos3_serve.storage.bucket import BucketStore, _Source
-from cosmos3_serve.storage.retry import RetryPolicy
+from cosmos3_serve.retry import RetryPolicy
+from cosmos3_serve.storage.bucket import BucketStore
+from cosmos3_serve.storage.multipart import Source
+from cosmos3_serve.storage.pace import TimeLimits
 
 if TYPE_CHECKING:
     from conftest import Bucket  # type: ignore[import-not-found]
 
 MIB = 1024 * 1024
-FAST = RetryPolicy(attempts=5, base_s=0.002, cap_s=0.02, deadline_s=20, connect_timeout_s=5, read_timeout_s=1)
+FAST = RetryPolicy(attempts=5, base_s=0.002, cap_s=0.02, deadline_s=20)
+QUICK_LIMITS = TimeLimits(connect_s=5, answer_s=1)
 
 
 async def read(store: BucketStore, key: str) -> bytes:
@@ -97,13 +100,13 @@ async def test_an_upload_reads_its_file_off_the_event_loop(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[int] = set()
-    pull = _Source.__next__
+    pull = Source.__next__
 
-    def spy(self: _Source) -> bytes:
+    def spy(self: Source) -> bytes:
         threads.add(threading.get_ident())
         return pull(self)
 
-    monkeypatch.setattr(_Source, "__next__", spy)
+    monkeypatch.setattr(Source, "__next__", spy)
     (tmp_path / "source").write_bytes(bytes(20 * MIB))
     await bucket.store().put_file("k", tmp_path / "source")
     assert threads and threading.get_ident() not in threads
@@ -169,17 +172,16 @@ async def test_what_is_missing_or_denied_is_asked_once(bucket: Bucket) -> None:
 
 async def test_the_deadline_ends_a_silent_server(bucket: Bucket) -> None:
     with FlakyProxy(bucket.s3.endpoint, lambda *_: Fault.DELAY, delay_s=60) as proxy:
-        policy = RetryPolicy(attempts=100, base_s=0.001, cap_s=0.01, deadline_s=0.3, read_timeout_s=30)
+        policy = RetryPolicy(attempts=100, base_s=0.001, cap_s=0.01, deadline_s=0.3)
         with pytest.raises(StorageFailure) as caught:
-            await bucket.store(endpoint=proxy.url, policy=policy).head("k")
+            await bucket.store(endpoint=proxy.url, policy=policy, limits=TimeLimits(answer_s=30)).head("k")
         assert caught.value.stable_code == "storage_timeout" and caught.value.retryable
 
 
 async def test_a_download_has_its_own_deadline(bucket: Bucket, tmp_path: Path) -> None:
     await bucket.store().put_bytes("k", bytes(MIB))
-    policy = RetryPolicy(read_timeout_s=30)
     with FlakyProxy(bucket.s3.endpoint, lambda *_: Fault.STALL, stall_s=60) as proxy:
-        store = bucket.store(endpoint=proxy.url, policy=policy)
+        store = bucket.store(endpoint=proxy.url, limits=TimeLimits(answer_s=30))
         with pytest.raises(StorageFailure) as caught:
             await store.download("k", tmp_path / "k", timeout_s=0.3)
     assert caught.value.stable_code == "storage_timeout"

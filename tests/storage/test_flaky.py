@@ -46,8 +46,15 @@ def test_each_fault_looks_as_it_says(s3: LocalS3, fault: Fault | None) -> None:
                 httpx.get(url, timeout=0.3)
         else:
             answer = httpx.get(url)
-            expected = {Fault.ERROR_500: (500, "InternalError"), Fault.ERROR_503: (503, "overloaded"),
-                        Fault.SLOW_DOWN: (503, "SlowDown")}.get(fault, (200, "x" * 100_000))  # fmt: skip
+            said = {
+                Fault.ERROR_500: (500, "InternalError"),
+                Fault.ERROR_503: (503, "overloaded"),
+                Fault.SLOW_DOWN: (503, "SlowDown"),
+                Fault.CONFLICT: (409, "ConditionalRequestConflict"),
+                Fault.DENIED: (403, "AccessDenied"),
+                Fault.NOT_FOUND: (404, "NoSuchKey"),
+            }
+            expected = said.get(fault, (200, "x" * 100_000)) if fault else (200, "x" * 100_000)
             assert answer.status_code == expected[0] and expected[1] in answer.text
         assert proxy.seen == [("GET", "/flaky/k", 0, fault)]
 

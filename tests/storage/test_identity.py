@@ -17,7 +17,7 @@ import pytest
 from support.web import certificate
 
 from cosmos3_serve.errors import UsageError
-from cosmos3_serve.storage.credentials import S3Access, WebIdentity
+from cosmos3_serve.storage.credentials import S3Access
 from cosmos3_serve.trial.local_s3 import LocalS3
 
 ROLE = "arn:aws:iam::123456789012:role/cosmos3"
@@ -26,7 +26,7 @@ import asyncio, os, sys
 from cosmos3_serve.errors import Cosmos3Error
 from cosmos3_serve.storage.bucket import BucketStore
 from cosmos3_serve.storage.credentials import S3Access
-from cosmos3_serve.storage.retry import RetryPolicy
+from cosmos3_serve.retry import RetryPolicy
 
 async def main():
     store = BucketStore(sys.argv[1], S3Access.from_environ(), RetryPolicy(attempts=1))
@@ -114,7 +114,7 @@ def test_a_role_writes_over_tls_that_ones_own_authority_signed(s3_server: LocalS
         assert any(line.startswith(b"PUT /by-role/folder/key") for line in asked)
         # Without the authority nothing is sent.
         asked.clear()
-        assert run("by-role", **variables) == "storage_unavailable" and not asked
+        assert run("by-role", **variables) == "storage_certificate_untrusted" and not asked
 
 
 WHOLE = {
@@ -124,9 +124,11 @@ WHOLE = {
 
 def test_a_role_is_taken_where_there_are_no_keys() -> None:
     access = S3Access.from_environ(WHOLE | {"AWS_REGION": "eu-north-1"})
-    assert access.identity == WebIdentity(ROLE, "/run/token", "cosmos3-serve") and access.region == "eu-north-1"
+    assert access.region == "eu-north-1" and dict(access.provider) == {
+        "aws_role_arn": ROLE, "aws_web_identity_token_file": "/run/token", "aws_role_session_name": "cosmos3-serve",
+    }  # fmt: skip
     with_keys = WHOLE | {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-    assert S3Access.from_environ(with_keys).identity is None
+    assert S3Access.from_environ(with_keys).provider == ()
 
 
 @pytest.mark.parametrize("missing", ["AWS_ENDPOINT_URL", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"])

@@ -14,6 +14,7 @@ import httpx
 from cosmos3_serve.bench.proxy import recording_proxy
 from cosmos3_serve.bench.records import Request, Workload
 from cosmos3_serve.bench.seen import video_tokens
+from cosmos3_serve.proxies import direct
 
 MAX_LINE = 4 * 1024 * 1024
 CONNECT_S = 10.0
@@ -89,7 +90,7 @@ class Load:
     def _client(self, base: str, connections: int) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         timeout = httpx.Timeout(self._timeout_s, connect=CONNECT_S)
-        return httpx.AsyncClient(base_url=base, limits=limits, timeout=timeout, headers=self._auth)
+        return httpx.AsyncClient(base_url=base, limits=limits, timeout=timeout, headers=self._auth, mounts=direct(base))
 
     async def _ask(
         self, http: httpx.AsyncClient, video: str, turn: int, name: str, concurrency: int, repeat: int

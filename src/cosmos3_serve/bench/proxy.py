@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler
 import httpx
 
 from cosmos3_serve.bench.serving import serving
+from cosmos3_serve.proxies import direct
 
 MAX_BODY = 256 * 1024 * 1024
 _HOP = {
@@ -31,7 +32,7 @@ class Recorded:
 def recording_proxy(upstream: str, *, timeout_s: float = 600.0) -> Iterator[tuple[str, Recorded]]:
     """The URL of a proxy on the loopback address that forwards to `upstream`, and what it has seen."""
     recorded = Recorded()
-    client = httpx.Client(base_url=upstream, timeout=timeout_s)
+    client = httpx.Client(base_url=upstream, timeout=timeout_s, mounts=direct(upstream))
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 60

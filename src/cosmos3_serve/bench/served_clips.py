@@ -10,6 +10,7 @@ import httpx
 
 from cosmos3_serve.bench.videos import Video, listed
 from cosmos3_serve.errors import InputError, IntegrityError, Unreachable
+from cosmos3_serve.proxies import direct
 
 TIMEOUT_S = 60.0
 
@@ -41,7 +42,7 @@ async def refuse_changed_at(base_url: str, videos: Sequence[Video]) -> None:
         InputError: one is refused there.
         Unreachable: nobody answers there.
     """
-    async with httpx.AsyncClient(timeout=TIMEOUT_S) as http:
+    async with httpx.AsyncClient(timeout=TIMEOUT_S, mounts=direct(base_url)) as http:
         for video in videos:
             url = f"{base_url}/{video.name}"
             digest, size = hashlib.sha256(), 0

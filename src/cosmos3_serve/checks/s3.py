@@ -13,9 +13,10 @@ from collections.abc import Mapping
 
 from cosmos3_serve.checks.report import Row, Status
 from cosmos3_serve.errors import Conflict, Cosmos3Error, InputError, ServiceFailure, UsageError
+from cosmos3_serve.retry import RetryPolicy
 from cosmos3_serve.storage.bucket import BucketStore
 from cosmos3_serve.storage.credentials import S3Access
-from cosmos3_serve.storage.retry import RetryPolicy
+from cosmos3_serve.storage.pace import TimeLimits
 from cosmos3_serve.storage.store import ObjectStore
 from cosmos3_serve.storage.uri import SCHEME, S3Uri, parse_s3
 
@@ -23,7 +24,8 @@ NAME = "s3"
 BUCKET_ENV = "NPA_S3_BUCKET"
 PAYLOAD_BYTES = 64 * 1024
 CLEANUP_S = 10.0
-POLICY = RetryPolicy(attempts=2, base_s=0.2, cap_s=1.0, deadline_s=20.0, connect_timeout_s=5.0, read_timeout_s=10.0)
+POLICY = RetryPolicy(attempts=2, base_s=0.2, cap_s=1.0, deadline_s=20.0)
+LIMITS = TimeLimits(connect_s=5.0, answer_s=10.0)
 
 
 async def check_s3(environ: Mapping[str, str], *, offline: bool, timeout_s: float, location: str = "") -> Row:
@@ -39,7 +41,7 @@ async def check_s3(environ: Mapping[str, str], *, offline: bool, timeout_s: floa
         return Row(NAME, Status.FAIL, error.detail, error.remedy)
     if offline:
         return Row(NAME, Status.SKIP, "S3 is configured; the storage was not asked (--offline)")
-    return await prove_storage(BucketStore(place.bucket, access, POLICY), place.key, timeout_s=timeout_s)
+    return await prove_storage(BucketStore(place.bucket, access, POLICY, LIMITS), place.key, timeout_s=timeout_s)
 
 
 def _place(text: str) -> S3Uri:

@@ -18,9 +18,10 @@ from pydantic import ValidationError
 from cosmos3_serve.client import load, problem
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.events import parse_events
-from cosmos3_serve.client.http import FIRST_CONTACT, MIB, Answer, Service
+from cosmos3_serve.client.http import MIB, Answer, Service
 from cosmos3_serve.contract.views import BatchEvent, BatchState, BatchView
 from cosmos3_serve.errors import ContractViolation, NotFound
+from cosmos3_serve.retry import FIRST_CONTACT
 from cosmos3_serve.settings import TOKEN_ENV
 
 PAGE = 100

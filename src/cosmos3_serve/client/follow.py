@@ -7,23 +7,25 @@ service ignores the header and answers 200 when the batch is done. Both end in t
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import httpx
 from pydantic import ValidationError
 
 from cosmos3_serve.client import problem
 from cosmos3_serve.client.events import parse_events
-from cosmos3_serve.client.http import FIRST_CONTACT, MIB, PASSING, PATIENT, Retry, Service
+from cosmos3_serve.client.http import MIB, Service
 from cosmos3_serve.client.progress import Progress
 from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.contract.views import BatchView
 from cosmos3_serve.errors import ContractViolation, Cosmos3RayServeError, Incomplete
+from cosmos3_serve.retry import FIRST_CONTACT, PASSING_STATUSES, PATIENT
 
 MAX_RESPONSE_BYTES = 256 * MIB
 SILENCE_S = 45.0  # without an event or a heartbeat the state is asked for anew
 POLL_S = (0.5, 5.0)
 # A POST that is not idempotent is sent again only when it certainly was not received, or not taken.
-NOT_IDEMPOTENT = Retry(attempts=5, resend=False, statuses=frozenset({429}))
+NOT_IDEMPOTENT = replace(FIRST_CONTACT, resend=False, statuses=frozenset({429}))
 
 
 async def probe(service: Service, request_id: str) -> tuple[bool, BatchView | None]:
@@ -60,7 +62,7 @@ async def hand_over(service: Service, body: bytes, *, ledger: bool) -> bytes | N
     if answer.ok:
         return answer.body
     failure = answer.failure()
-    if answer.resent and answer.status in PASSING:
+    if answer.resent and answer.status in PASSING_STATUSES:
         # An earlier attempt may have been accepted before the service began to refuse: nothing is concluded from this.
         raise Incomplete(failure.detail, code="outcome_unknown")
     raise failure
@@ -129,7 +131,7 @@ class Follower:
                 self._service.stream(f"/v1/batches/{self._id}/events", headers=headers, read_s=SILENCE_S) as response,
             ):
                 if response.status_code != 200:
-                    self._events = response.status_code in PASSING
+                    self._events = response.status_code in PASSING_STATUSES
                     return
                 async for message in parse_events(response.aiter_raw()):
                     event = message.batch_event()

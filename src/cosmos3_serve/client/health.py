@@ -10,12 +10,13 @@ from typing import Any
 
 from cosmos3_serve.client import load, problem
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.client.http import ONCE, Answer, Retry, Service
+from cosmos3_serve.client.http import Answer, Service
 from cosmos3_serve.errors import ContractViolation, Incomplete, Unreachable
+from cosmos3_serve.retry import RetryPolicy
 from cosmos3_serve.settings import TOKEN_ENV
 
 # One answer is one answer, whatever its status; only a refused connection may be tried again by the caller.
-ASK = Retry(attempts=ONCE.attempts, statuses=frozenset())
+ASK = RetryPolicy(attempts=1, statuses=frozenset())
 
 
 @dataclass(frozen=True, slots=True)

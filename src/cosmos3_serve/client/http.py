@@ -8,8 +8,6 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Self
 
@@ -18,38 +16,13 @@ import httpx
 from cosmos3_serve.client import problem
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.errors import ContractViolation, Cosmos3Error, Unreachable
+from cosmos3_serve.proxies import direct
+from cosmos3_serve.retry import FIRST_CONTACT, Attempts, RetryPolicy, retry_after
 
 CONNECT_S = 10.0
 READ_S = 60.0
 MIB = 1024 * 1024
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
-PASSING = frozenset({408, 425, 429, 502, 503, 504})
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """When a call is repeated.
-
-    Attributes:
-        attempts: how often at most; the deadline ends it earlier.
-        resend: whether it may be repeated after it was perhaps received. False only for what is not idempotent.
-        statuses: answers that are worth another try; the last one is returned, not raised.
-    """
-
-    attempts: int = 8
-    resend: bool = True
-    statuses: frozenset[int] = PASSING
-    base_s: float = 0.25
-    cap_s: float = 10.0
-
-    def wait_s(self, attempt: int, rng: random.Random) -> float:
-        """Exponential with full jitter, so that many clients do not come back together."""
-        return rng.uniform(0.5, 1.0) * float(min(self.cap_s, self.base_s * 2 ** min(attempt - 1, 16)))
-
-
-ONCE = Retry(attempts=1)
-PATIENT = Retry(attempts=40)  # some minutes of outage: for a batch that was accepted and can be resumed
-FIRST_CONTACT = Retry(attempts=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +43,6 @@ class Answer:
 
     def failure(self) -> Cosmos3Error:
         return problem.failure(self.status, self.body, retry_after_s=retry_after(self.headers))
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a Retry-After header, in either of its two forms; None where there is none that makes sense."""
-    text = headers.get("Retry-After", "").strip()
-    if text.isascii() and text.isdigit():
-        return float(text)
-    try:
-        then = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    then = then if then.tzinfo else then.replace(tzinfo=UTC)
-    return max(0.0, (then - datetime.now(UTC)).total_seconds())
 
 
 @dataclass
@@ -114,6 +74,7 @@ class Service:
             verify=True if self.endpoint.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             limits=httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections),
             transport=self.transport,
+            mounts=direct(self.endpoint),
         )
         return self
 
@@ -129,30 +90,31 @@ class Service:
         *,
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        retry: Retry = FIRST_CONTACT,
+        retry: RetryPolicy = FIRST_CONTACT,
         read_s: float | None = READ_S,
         max_bytes: int = 16 * MIB,
     ) -> Answer:
         """One request, repeated by `retry`; any status comes back as an Answer."""
-        attempt, sent, doing = 0, False, f"waiting for {method} {path}"
+        attempts, sent, doing = Attempts(retry, self.rng.random), False, f"waiting for {method} {path}"
         while True:
-            attempt += 1
             last: Answer | Unreachable
             try:
                 async with asyncio.timeout(self.deadline.left()):
                     last = await self._whole(method, path, content, headers, read_s, max_bytes)
-                if last.status not in retry.statuses or attempt >= retry.attempts:
+                if last.status not in retry.statuses:
                     return replace(last, resent=sent)
-                asked, why = retry_after(last.headers), f"answered {last.status}"
+                wait, why = attempts.wait_s(retry_after(last.headers)), f"answered {last.status}"
+                if wait is None:
+                    return replace(last, resent=sent)
             except TimeoutError:
                 raise self.deadline.exceeded(doing) from None
             except httpx.TransportError as error:
                 last = self.unreachable(error)
                 last.sent = sent = sent or last.sent  # of any attempt, not only the last
-                if attempt >= retry.attempts or (last.sent and not retry.resend):
+                wait, why = attempts.wait_s(), "did not answer"
+                if wait is None or (last.sent and not retry.resend):
                     raise last from None
-                asked, why = None, "did not answer"
-            await self.pause(max(asked or 0.0, retry.wait_s(attempt, self.rng)), doing, why)
+            await self.pause(wait, doing, why)
 
     async def pause(self, seconds: float, doing: str, why: str) -> None:
         """Wait before another try; a wait past the deadline is not begun.

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from cosmos3_serve.client import follow, load, outcome, problem, record
 from cosmos3_serve.client.acceptance import Accepted, accept
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.deliver import Delivery
-from cosmos3_serve.client.http import Retry, Service
+from cosmos3_serve.client.http import Service
 from cosmos3_serve.client.journal import Journal, Journals, Run, default_root, key_of
 from cosmos3_serve.client.progress import Progress
 from cosmos3_serve.client.publish import Contested, Found, Publication, Sealed
@@ -31,12 +31,13 @@ from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import Conflict, Cosmos3Error, Cosmos3RayServeError, Incomplete, Refusal
 from cosmos3_serve.publication.decode import Decoder
+from cosmos3_serve.retry import FIRST_CONTACT
 from cosmos3_serve.settings import MIB, TOKEN_ENV
 from cosmos3_serve.storage.files import in_thread
 from cosmos3_serve.storage.location import open_store
 
 # /ready speaks for itself: a 503 is an answer, not a reason to try again.
-ASK_ONCE = Retry(attempts=5, statuses=frozenset())
+ASK_ONCE = replace(FIRST_CONTACT, statuses=frozenset())
 
 
 CONCURRENCY = 4

@@ -17,9 +17,10 @@ from urllib.parse import quote
 import httpx
 
 from cosmos3_serve.client import problem
-from cosmos3_serve.client.http import PATIENT, Retry, Service, read_all, retry_after
+from cosmos3_serve.client.http import Service, read_all
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import ContractViolation, Cosmos3RayServeError, IntegrityError, StorageFailure
+from cosmos3_serve.retry import PASSING_READ_STATUSES, PATIENT, Attempts, RetryPolicy, retry_after
 from cosmos3_serve.storage.files import in_thread, publish, write_all
 
 PIECE_BYTES = 1024 * 1024
@@ -36,7 +37,7 @@ class Transfer:
         spool: Path,
         *,
         on_bytes: Callable[[int], None] = lambda count: None,
-        retry: Retry = PATIENT,
+        retry: RetryPolicy = PATIENT,
     ) -> None:
         self._service, self._spool, self._on_bytes, self._retry = service, spool, on_bytes, retry
 
@@ -78,21 +79,24 @@ class Transfer:
         """Fetch until the part is complete; False when its hash is wrong."""
         await in_thread(part.open, resume)
         self._on_bytes(part.size)
-        attempt, best, doing = 0, part.size, f"downloading {part.artifact.path}"
+        attempts, best = Attempts(self._retry, self._service.rng.random), part.size
+        doing = f"downloading {part.artifact.path}"
         try:
             while part.size < part.artifact.bytes:
-                attempt, asked = attempt + 1, 0.0
+                asked = 0.0
                 try:
                     asked = await self._once(part)
                     why = "ended the download early"
                 except httpx.TransportError as error:
                     why = problem.printable(str(error)) or type(error).__name__
                 if part.size > best:  # further than ever, not just further than after a restart
-                    attempt, best = 0, part.size
+                    best = part.size
+                    attempts.progressed()
                 if part.size < part.artifact.bytes:
-                    if attempt >= self._retry.attempts:
+                    wait = attempts.wait_s(asked)
+                    if wait is None:
                         raise Cosmos3RayServeError(f"{doing}: the service {why}", code="download_failed")
-                    await self._service.pause(max(asked, self._retry.wait_s(attempt, self._service.rng)), doing, why)
+                    await self._service.pause(wait, doing, why)
         finally:
             await in_thread(part.close)
         return part.digest.hexdigest() == part.artifact.sha256
@@ -105,7 +109,7 @@ class Transfer:
         url = "/v1/artifacts/" + quote(part.artifact.path)
         async with self._service.stream(url, headers=headers, read_s=STALL_S) as response:
             status = response.status_code
-            if status in self._retry.statuses or status == 500:
+            if status in PASSING_READ_STATUSES:
                 await read_all(response, PIECE_BYTES)
                 return retry_after(response.headers) or 0.0
             if status not in (200, 206, 416):

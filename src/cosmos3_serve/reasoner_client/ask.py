@@ -15,7 +15,6 @@ from typing import Any, Self
 import httpx
 
 from cosmos3_serve.client import load, problem
-from cosmos3_serve.client.http import retry_after
 from cosmos3_serve.errors import (
     ContractViolation,
     Cosmos3Error,
@@ -30,6 +29,8 @@ from cosmos3_serve.errors import (
     Unreachable,
     UsageError,
 )
+from cosmos3_serve.proxies import direct
+from cosmos3_serve.retry import Attempts, RetryPolicy, retry_after
 from cosmos3_serve.settings import REASONER_TOKEN_ENV
 
 ENDPOINT_ENV = "COSMOS3_REASONER_ENDPOINT"
@@ -37,8 +38,8 @@ DEFAULT_ENDPOINT = "http://127.0.0.1:8000"
 DEFAULT_MODEL = "nvidia/cosmos3-nano-reasoner"
 SESSION_HEADER = "X-Session-ID"
 CONNECT_S = 10.0
-ATTEMPTS = 5
-MAX_WAIT_S = 30.0
+# A full service is asked again; a Retry-After beyond these two minutes is not waited for.
+BUSY = RetryPolicy(attempts=5, base_s=0.5, cap_s=10.0, deadline_s=120.0)
 MAX_LINE = 4 * 1024 * 1024
 TOLD_HEADERS = ("x-cosmos3-replica", "x-cosmos3-session", "x-cosmos3-media", "x-request-id")
 _SCHEMES = ("http://", "https://", "s3://", "data:", "file-id:")
@@ -77,9 +78,6 @@ class Answer:
 class Reasoner:
     """A reasoner service; use it as an async context manager.
 
-    Args:
-        proxies: whether the environment's HTTP proxies are used; not for a service on this machine.
-
     Every call raises:
         Unreachable: no answer.
         Cosmos3Error: the service's refusal, typed, with its code.
@@ -88,7 +86,7 @@ class Reasoner:
 
     def __init__(
         self, endpoint: str = "", *, token_env: str = REASONER_TOKEN_ENV, model: str = DEFAULT_MODEL,
-        timeout_s: float = 600.0, environ: Mapping[str, str] | None = None, proxies: bool = True,
+        timeout_s: float = 600.0, environ: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         environ = os.environ if environ is None else environ
         # OpenAI's clients are given an address that ends in /v1: ours takes that one too.
@@ -98,14 +96,14 @@ class Reasoner:
         self._token = load.token_of(token_env, environ)
         self._token_env = token_env
         self.model = model
-        self._timeout_s, self._proxies = timeout_s, proxies
+        self._timeout_s = timeout_s
 
     async def __aenter__(self) -> Self:
         self._http = httpx.AsyncClient(
             base_url=self.endpoint,
             headers={"Authorization": f"Bearer {self._token}"},
             follow_redirects=False,
-            trust_env=self._proxies,
+            mounts=direct(self.endpoint),
             timeout=httpx.Timeout(self._timeout_s, connect=CONNECT_S),
         )
         return self
@@ -190,18 +188,18 @@ class Reasoner:
         headers = {b"content-type": b"application/json"}
         if session:
             headers[SESSION_HEADER.encode()] = session_value(session)
-        for attempt in range(1, ATTEMPTS + 1):
+        attempts = Attempts(BUSY)
+        while True:
             answer = Answer(question)
             try:
                 await self._streamed(raw, headers, answer, on_text)
                 return answer
             except (QueueFull, NotReady) as busy:
-                if attempt == ATTEMPTS or answer.text or busy.retry_after_s is None:
+                wait = None if answer.text or busy.retry_after_s is None else attempts.wait_s(busy.retry_after_s)
+                if wait is None:
                     raise
-                seconds = min(MAX_WAIT_S, busy.retry_after_s)
-                on_wait(busy, seconds)
-                await asyncio.sleep(seconds)
-        raise AssertionError("unreachable")  # the loop returns or raises
+                on_wait(busy, wait)
+                await asyncio.sleep(wait)
 
     async def _streamed(
         self, raw: bytes, headers: Mapping[bytes, bytes], answer: Answer, on_text: Callable[[str], None]

@@ -7,6 +7,7 @@ import asyncio
 import httpx
 
 from cosmos3_serve.errors import ServiceFailure
+from cosmos3_serve.proxies import direct
 
 ATTEMPTS = 30
 PAUSE_S = 2.0
@@ -20,7 +21,7 @@ async def until_served(url: str, size: int, *, attempts: int = ATTEMPTS, pause_s
         ServiceFailure: code `video_not_served`: after `attempts` it still does not; a server could not fetch it either.
     """
     said = ""
-    async with httpx.AsyncClient(timeout=ASK_S, follow_redirects=False) as http:
+    async with httpx.AsyncClient(timeout=ASK_S, follow_redirects=False, mounts=direct(url)) as http:
         for left in reversed(range(attempts)):
             try:
                 answer = await http.head(url)

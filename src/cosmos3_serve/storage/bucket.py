@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import obstore
 
@@ -24,22 +27,21 @@ from cosmos3_serve.errors import (
     RangeNotSatisfiable,
     StorageFailure,
 )
+from cosmos3_serve.retry import STORAGE, Attempts, RetryPolicy
 from cosmos3_serve.storage import files
 from cosmos3_serve.storage.credentials import S3Access
 from cosmos3_serve.storage.faults import raise_translated, translate
-from cosmos3_serve.storage.retry import Attempts, RetryPolicy, retrying
-from cosmos3_serve.storage.s3_client import s3_client
+from cosmos3_serve.storage.multipart import PART_BYTES, Multipart
+from cosmos3_serve.storage.pace import Pace, TimeLimits
+from cosmos3_serve.storage.retry import after, retrying, within
+from cosmos3_serve.storage.s3_client import S3Clients
 from cosmos3_serve.storage.store import CHUNK_BYTES, ObjectInfo, ObjectStore, no_conditional_put
 from cosmos3_serve.storage.uri import check_key
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, PutMode
 
-PART_BYTES = 8 * 1024 * 1024
-PART_CONCURRENCY = 4
-MAX_PARTS = 10_000  # S3's own limit
 STORES_KEPT = 32
-ABORT_WAIT_S = 10.0
 
 
 def bucket_store(bucket: str, environ: Mapping[str, str] | None = None) -> BucketStore:
@@ -59,10 +61,22 @@ def _shared(bucket: str, access: S3Access) -> BucketStore:
 class BucketStore(ObjectStore):
     """See `ObjectStore`. Path-style addressing; the endpoint is always explicit."""
 
-    def __init__(self, bucket: str, access: S3Access, policy: RetryPolicy | None = None) -> None:
-        self._policy = policy or RetryPolicy()
-        self._once = s3_client(bucket, access, self._policy, retries=0)
-        self._parts = s3_client(bucket, access, self._policy, retries=self._policy.attempts - 1)
+    def __init__(
+        self, bucket: str, access: S3Access, policy: RetryPolicy = STORAGE, limits: TimeLimits | None = None
+    ) -> None:
+        self._policy, self._limits = policy, limits or TimeLimits()
+        self._clients = S3Clients(bucket, access, policy, self._limits)
+        self._once = self._clients.plain
+        # Admission is of one event loop; programs that run several one after the other share this store.
+        self._paces: WeakKeyDictionary[asyncio.AbstractEventLoop, Pace] = WeakKeyDictionary()
+
+    @property
+    def pace(self) -> Pace:
+        """The admission of uploads on the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._paces:
+            self._paces[loop] = Pace(self._limits)
+        return self._paces[loop]
 
     async def head(self, key: str) -> ObjectInfo | None:
         check_key(key)
@@ -111,7 +125,7 @@ class BucketStore(ObjectStore):
             if since_failure >= CHUNK_BYTES:
                 attempts.progressed()
             since_failure = 0
-            await attempts.failed(failure)
+            await after(failure, attempts)
 
     async def _open(self, key: str, position: int, etag: str | None) -> GetResult:
         options: GetOptions = {}
@@ -151,30 +165,37 @@ class BucketStore(ObjectStore):
 
     async def _put(self, key: str, data: bytes, mode: PutMode, etag: str | None) -> ObjectInfo:
         check_key(key)
-
-        async def call(failures: int) -> ObjectInfo:
+        attempts, pace = Attempts(replace(self._policy, deadline_s=math.inf)), self.pace  # each try has its time limit
+        while True:
             try:
-                done = await obstore.put_async(self._once, key, data, mode=mode, use_multipart=False)
-            except Exception as error:
-                failure = translate(error, "store the object", conditional=mode != "overwrite")
-            else:
+                async with pace.admitted(1, len(data)):
+                    limit = pace.time_limit_s(len(data))
+                    try:
+                        async with within(2 * limit + self._limits.connect_s):
+                            done = await obstore.put_async(
+                                self._clients.of(limit), key, data, mode=mode, use_multipart=False
+                            )
+                    except Exception as error:
+                        raise translate(error, "store the object", conditional=mode != "overwrite") from None
                 return ObjectInfo(key, len(data), done["e_tag"])
-            if not isinstance(failure, Conflict):
-                raise failure
-            # S3 also answers 409 to a conditional PUT while another write or delete of the key is under way, even one
-            # that then fails. What is there now decides.
-            info = await self.head(key)
-            if (info.etag if info else None) == etag:
-                raise StorageFailure("another write to the object was in progress", code="storage_unavailable")
-            if failures and info and info.size == len(data) and await self._holds(info, data):
-                return info  # an earlier try of ours was carried out and only its answer was lost
-            if etag is None:
-                raise failure
-            raise Conflict("the object was replaced or removed meanwhile", code="precondition_failed")
-
-        return await retrying(self._policy, call)
+            except Conflict as refusal:
+                # S3 also answers 409 to a conditional PUT while another write or delete of the key is under way, even
+                # one that then fails. What is there now decides.
+                info = await self.head(key)
+                if (info.etag if info else None) != etag:
+                    if attempts.failures and info and await self._holds(info, data):
+                        return info  # an earlier try of ours was carried out and only its answer was lost
+                    if etag is None:
+                        raise refusal from None
+                    raise Conflict("the object was replaced or removed meanwhile", code="precondition_failed") from None
+                failure = StorageFailure("another write to the object was in progress", code="storage_unavailable")
+            except StorageFailure as error:
+                failure = error
+            await after(failure, attempts)
 
     async def _holds(self, info: ObjectInfo, data: bytes) -> bool:
+        if info.size != len(data):
+            return False
         try:
             found = await self.get_bytes(info.key, max_bytes=len(data))
         except LimitExceeded:
@@ -189,7 +210,7 @@ class BucketStore(ObjectStore):
             except NotFound as error:
                 if error.stable_code != "object_not_found":
                     raise
-            await attempts.failed(_not_there_yet())
+            await after(_not_there_yet(), attempts)
 
     async def put_file(self, key: str, path: Path, *, create: bool = False) -> ObjectInfo:
         check_key(key)
@@ -201,38 +222,13 @@ class BucketStore(ObjectStore):
             raise files.failure("read the file to upload", error) from None
         if create and await self.head(key) is not None:
             raise Conflict("cannot upload the file: the object exists already", code="object_exists")
-        part = max(PART_BYTES, -(-size // MAX_PARTS))
+        etag = await Multipart(self._clients, self.pace, self._policy).upload(key, path, size)
         attempts = Attempts(self._policy)
-        while True:
-            source = _Source(path)
-            upload = asyncio.ensure_future(self._upload(key, source, part))
-            try:
-                etag = await asyncio.shield(upload)
-                break
-            except asyncio.CancelledError:
-                # Only the library knows the upload's id: it aborts it when its source fails, so let the source fail.
-                source.stop()
-                await asyncio.wait([upload], timeout=ABORT_WAIT_S)
-                upload.cancel()
-                raise
-            except Exception as error:
-                if isinstance(source.error, OSError):
-                    raise files.failure("read the file to upload", source.error) from None
-                failure = translate(error, "upload the file")
-            finally:
-                source.close()
-            await attempts.failed(failure)
         while (stored := await self.head(key)) is None:
-            await attempts.failed(_not_there_yet())
+            await after(_not_there_yet(), attempts)
         if stored.size != size:
             raise IntegrityError(f"after the upload of {size} bytes object storage holds {stored.size} bytes")
         return ObjectInfo(key, size, etag)
-
-    async def _upload(self, key: str, source: _Source, part: int) -> str | None:
-        done = await obstore.put_async(
-            self._parts, key, source, use_multipart=True, chunk_size=part, max_concurrency=PART_CONCURRENCY
-        )
-        return done["e_tag"]
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         prefix = prefix.strip("/")
@@ -250,7 +246,7 @@ class BucketStore(ObjectStore):
                 return
             except Exception as error:
                 failure = translate(error, "list the objects")
-            await attempts.failed(failure)
+            await after(failure, attempts)
 
     async def delete(self, key: str) -> None:
         check_key(key)
@@ -274,39 +270,6 @@ class BucketStore(ObjectStore):
                 raise_translated(error, "list the bucket")
 
         await retrying(self._policy, call)
-
-
-class _Source:
-    """A file as the iterator that the client library pulls from its own threads; `stop` makes the next pull fail."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._stopped = path, False
-        self._file: IO[bytes] | None = None
-        self.error: Exception | None = None
-
-    def __iter__(self) -> _Source:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            if self._stopped:
-                raise InterruptedError("the upload was cancelled")
-            if self._file is None:
-                self._file = self._path.open("rb")
-            chunk = self._file.read(CHUNK_BYTES)
-        except Exception as error:
-            self.error = error
-            raise
-        if not chunk:
-            raise StopIteration
-        return chunk
-
-    def stop(self) -> None:
-        self._stopped = True
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
 
 def _not_there_yet() -> StorageFailure:

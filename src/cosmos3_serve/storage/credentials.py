@@ -1,11 +1,22 @@
-"""Where S3 is and who asks: read from the environment, never from the machine's metadata service or profile files."""
+"""Where S3 is and who asks, as the AWS tools read it from the environment.
+
+The first of these that is configured is used; all but the first are renewed by the S3 client before they expire:
+
+    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY [, AWS_SESSION_TOKEN]
+    AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN                        web identity (Kubernetes service accounts)
+    AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or _FULL_URI              ECS tasks, EKS pod identity
+    AWS_PROFILE, or a shared credentials file                        through boto3, the extra `aws`
+    AWS_EC2_METADATA_DISABLED=false                                  the machine's role
+
+Instance metadata is not asked without that variable: on machines without it the question takes long to fail.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from cosmos3_serve.errors import UsageError
@@ -14,92 +25,111 @@ ENDPOINT_ENVS = ("AWS_ENDPOINT_URL", "NEBIUS_S3_ENDPOINT")
 ACCESS_KEY_ENV = "AWS_ACCESS_KEY_ID"
 SECRET_KEY_ENV = "AWS_SECRET_ACCESS_KEY"
 SESSION_TOKEN_ENV = "AWS_SESSION_TOKEN"
-# Written into a pod's environment for a ServiceAccount that has a role.
-ROLE_ENV, TOKEN_FILE_ENV = "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"
-ROLE_SESSION_ENV, STS_ENDPOINT_ENV = "AWS_ROLE_SESSION_NAME", "AWS_ENDPOINT_URL_STS"
-ROLE_SESSION = "cosmos3-serve"
 REGION_ENVS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+AUTHORITY_ENVS = ("AWS_CA_BUNDLE", "SSL_CERT_FILE")
 DEFAULT_REGION = "us-east-1"
 
-
-@dataclass(frozen=True, slots=True)
-class WebIdentity:
-    """A role, and the file whose token gets keys for it; both are read again before the keys expire."""
-
-    role: str
-    token_file: str
-    session: str
-    sts_endpoint: str | None = None
-
-    def config(self) -> dict[str, Any]:
-        """In obstore's names."""
-        found = {
-            "aws_role_arn": self.role,
-            "aws_web_identity_token_file": self.token_file,
-            "aws_role_session_name": self.session,
-        }
-        return found | ({"aws_endpoint_url_sts": self.sts_endpoint} if self.sts_endpoint else {})
+# Option of the S3 client's own provider, and the variable that it is read from.
+_WEB_IDENTITY = {
+    "aws_web_identity_token_file": "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "aws_role_arn": "AWS_ROLE_ARN",
+    "aws_role_session_name": "AWS_ROLE_SESSION_NAME",
+    "aws_endpoint_url_sts": "AWS_ENDPOINT_URL_STS",
+}
+SESSION_NAME_ENV, DEFAULT_SESSION = "AWS_ROLE_SESSION_NAME", ("aws_role_session_name", "cosmos3-serve")
+_CONTAINER = {
+    "aws_container_credentials_relative_uri": "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "aws_container_credentials_full_uri": "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "aws_container_authorization_token_file": "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+}
+_INSTANCE = {"aws_metadata_endpoint": "AWS_EC2_METADATA_SERVICE_ENDPOINT"}
 
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
-    """One endpoint and one identity; hashable, so that stores can be shared by it. Its repr holds no credential."""
+    """One endpoint and one identity; hashable, so that stores can be shared by it. Its repr holds no credential.
+
+    Args:
+        access_key_id, secret_access_key, session_token: fixed credentials; empty where `provider` or `profile` is set.
+        provider: options of the S3 client's own renewing provider (empty with `instance` for the machine's role).
+        profile: name of a profile of the shared files ("" for the default one).
+        authorities: PEM files with certificates of authorities that are trusted besides the system's.
+    """
 
     endpoint: str
     region: str
-    access_key_id: str = field(repr=False)
-    secret_access_key: str = field(repr=False)
+    access_key_id: str = field(default="", repr=False)
+    secret_access_key: str = field(default="", repr=False)
     session_token: str | None = field(default=None, repr=False)
-    identity: WebIdentity | None = None
-
-    def credentials(self) -> dict[str, Any]:
-        """The arguments of obstore's S3Store that say who asks."""
-        if self.identity is not None:
-            return self.identity.config()
-        key = {
-            "access_key_id": self.access_key_id,
-            "secret_access_key": self.secret_access_key,
-            "token": self.session_token,
-            "expires_at": None,
-        }
-        return {"credential_provider": lambda: key}
+    provider: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    profile: str | None = None
+    authorities: tuple[str, ...] = ()
 
     @property
     def allow_http(self) -> bool:
-        """Plain HTTP only where the operator wrote an http endpoint."""
-        return self.endpoint.startswith("http://")
+        """Plain HTTP only where the operator wrote an http endpoint, of S3 or of what gives the credentials."""
+        return self.endpoint.startswith("http://") or any(value.startswith("http://") for _, value in self.provider)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> S3Access:
-        """Keys where they are set, else a web identity (a role and a token's file), as AWS' own clients decide.
-
-        Raises:
-            UsageError: code `s3_not_configured`, naming every missing variable; or `invalid_s3_endpoint`.
-        """
+        """Raises UsageError: `s3_not_configured`, naming every missing variable; `invalid_s3_endpoint`."""
         environ = os.environ if environ is None else environ
-
-        def first(*names: str) -> str:
-            return next((environ[name].strip() for name in names if environ.get(name, "").strip()), "")
-
-        endpoint, key, secret = first(*ENDPOINT_ENVS), first(ACCESS_KEY_ENV), first(SECRET_KEY_ENV)
-        region = first(*REGION_ENVS) or DEFAULT_REGION
-        role, token_file = first(ROLE_ENV), first(TOKEN_FILE_ENV)
-        if endpoint and role and token_file and not (key or secret):
-            sts = first(STS_ENDPOINT_ENV) or None
-            identity = WebIdentity(role, token_file, first(ROLE_SESSION_ENV) or ROLE_SESSION, sts and _endpoint(sts))
-            return cls(_endpoint(endpoint), region, "", "", None, identity)
-        missing = [
-            name
-            for name, value in ((" or ".join(ENDPOINT_ENVS), endpoint), (ACCESS_KEY_ENV, key), (SECRET_KEY_ENV, secret))
-            if not value
-        ]
-        if missing:
+        endpoint, key, secret = (
+            _first(environ, *ENDPOINT_ENVS),
+            _first(environ, ACCESS_KEY_ENV),
+            _first(environ, SECRET_KEY_ENV),
+        )
+        provider = () if key or secret else _provider(environ)
+        profile = None if key or secret or provider is not None else _profile(environ)
+        wanted = [(" or ".join(ENDPOINT_ENVS), endpoint)]
+        if (provider is None and profile is None) or key or secret:
+            wanted += [(ACCESS_KEY_ENV, key), (SECRET_KEY_ENV, secret)]
+        if missing := [name for name, value in wanted if not value]:
             raise UsageError(
                 f"S3 is not configured: {', '.join(missing)} not set",
-                remedy=f"set {' and '.join(missing)}; in place of keys, {ROLE_ENV} and {TOKEN_FILE_ENV}",
+                remedy=f"set {' and '.join(missing)}; in place of keys AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE, "
+                "or another source of docs/operations.md",
                 code="s3_not_configured",
             )
-        return cls(_endpoint(endpoint), region, key, secret, first(SESSION_TOKEN_ENV) or None)
+        return cls(
+            _endpoint(endpoint),
+            _first(environ, *REGION_ENVS) or DEFAULT_REGION,
+            key,
+            secret,
+            _first(environ, SESSION_TOKEN_ENV) or None if key else None,
+            provider or (),
+            profile,
+            tuple(dict.fromkeys(filter(None, (_first(environ, name) for name in AUTHORITY_ENVS)))),
+        )
+
+
+def _first(environ: Mapping[str, str], *names: str) -> str:
+    return next((environ[name].strip() for name in names if environ.get(name, "").strip()), "")
+
+
+def _provider(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
+    """Options of the client's own provider; None where no source of it is configured."""
+
+    def options(names: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        return tuple((option, value) for option, name in names.items() if (value := _first(environ, name)))
+
+    if _first(environ, "AWS_WEB_IDENTITY_TOKEN_FILE") and _first(environ, "AWS_ROLE_ARN"):
+        named = options(_WEB_IDENTITY)
+        return named if _first(environ, SESSION_NAME_ENV) else (*named, DEFAULT_SESSION)
+    if _first(environ, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
+        return options(_CONTAINER)
+    if _first(environ, "AWS_EC2_METADATA_DISABLED").lower() == "false" and _profile(environ) is None:
+        return options(_INSTANCE)
+    return None
+
+
+def _profile(environ: Mapping[str, str]) -> str | None:
+    """The profile to use; None where neither one is named nor a shared credentials file is there. Blocking, briefly."""
+    if name := _first(environ, "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        return name
+    home = _first(environ, "HOME")
+    shared = _first(environ, "AWS_SHARED_CREDENTIALS_FILE") or (f"{home}/.aws/credentials" if home else "")
+    return "" if shared and Path(shared).is_file() else None
 
 
 def _endpoint(text: str) -> str:

@@ -8,16 +8,18 @@ from typing import NoReturn
 from obstore import exceptions
 
 from cosmos3_serve.errors import Conflict, Cosmos3Error, NotFound, RangeNotSatisfiable, StorageFailure
+from cosmos3_serve.retry import PASSING_READ_STATUSES, PASSING_S3_CODES
 from cosmos3_serve.storage.store import no_conditional_put
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _S3_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
-_PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-_PASSING_CODES = frozenset(
-    {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "Throttling", "ThrottlingException"}
+_REGION = re.compile(r"(?:expecting &#39;|expecting '|<Region>)([a-z0-9-]{2,40})")
+
+# Requests for credentials: to STS (the client shows no URL), a container's endpoint, instance metadata.
+_FOR_CREDENTIALS = re.compile(
+    r"Error performing [A-Z]+ (REDACTED|http://169\.254\.|http://[^/\s]+/(v[12]/credentials|latest/))"
 )
-
-
+_WRONG_REGION = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"})
 # What stores say that do not know conditions on a PUT; other 400s have other reasons.
 _UNKNOWN_CONDITION = frozenset({"", "InvalidArgument", "InvalidRequest", "BadRequest"})
 
@@ -28,11 +30,14 @@ def translate(error: Exception, action: str, *, conditional: bool = False) -> Co
     Args:
         conditional: it was a PUT with `If-None-Match: *` or `If-Match`.
     """
-    status, s3_code = _evidence(str(error))
+    text = str(error)
+    status, s3_code = _evidence(text)
     shown = f" ({s3_code or f'HTTP {status}'})" if s3_code or status else ""
     if isinstance(error, exceptions.PreconditionError) and conditional and s3_code != "NoSuchBucket":
         # `If-Match` on an object that is gone: S3 answers 404
         return Conflict(f"cannot {action}: the object was replaced or removed meanwhile", code="precondition_failed")
+    if known := _diagnosed(text, action, status, s3_code):
+        return known
     if isinstance(error, FileNotFoundError | exceptions.NotFoundError) or status == 404:
         if s3_code == "NoSuchBucket":
             return NotFound(
@@ -62,22 +67,50 @@ def translate(error: Exception, action: str, *, conditional: bool = False) -> Co
         return no_conditional_put(f"cannot {action}: object storage refuses a conditional PUT ({status})")
     if status == 416:
         return RangeNotSatisfiable(f"cannot {action}: the object is shorter than the requested start")
-    if status in _PASSING_STATUS or s3_code in _PASSING_CODES:
+    if status in PASSING_READ_STATUSES or s3_code in PASSING_S3_CODES:
         return StorageFailure(f"cannot {action}: object storage is busy or failing{shown}", code="storage_unavailable")
     if status:
         return StorageFailure(f"cannot {action}: object storage refused it{shown}")
-    if "redirect without LOCATION" in str(error):
-        return StorageFailure(
-            f"cannot {action}: object storage answered with a redirect",
-            remedy="check the endpoint, and that AWS_REGION is the bucket's region",
-        )
     if isinstance(error, exceptions.InvalidPathError):
         return StorageFailure(f"cannot {action}: a key there cannot be read exactly", code="storage_foreign_key")
     if isinstance(error, exceptions.NotSupportedError | NotImplementedError):
         return StorageFailure(f"cannot {action}: object storage does not support it")
-    if isinstance(error, exceptions.BaseError | OSError):  # no answer at all: refused, reset, cut, timed out
+    if "TimedOut" in text or "operation timed out" in text or isinstance(error, TimeoutError):
+        return StorageFailure(f"cannot {action}: object storage did not answer in time", code="storage_timeout")
+    if isinstance(error, exceptions.BaseError | OSError):  # no answer at all: refused, reset, cut
         return StorageFailure(f"cannot {action}: the connection to object storage failed", code="storage_unavailable")
     return StorageFailure(f"cannot {action}: {type(error).__name__}")
+
+
+def _diagnosed(text: str, action: str, status: int, s3_code: str) -> StorageFailure | None:
+    """Causes that the text of the exception gives away, beyond status and code."""
+    if not status and "InvalidCertificate" in text:
+        return StorageFailure(
+            f"cannot {action}: the certificate of object storage is not trusted",
+            code="storage_certificate_untrusted",
+            remedy="name the authority's PEM file in AWS_CA_BUNDLE or SSL_CERT_FILE; check the endpoint's host name",
+        )
+    if _FOR_CREDENTIALS.search(text.partition("\n\nDebug source")[0]):
+        return StorageFailure(
+            f"cannot {action}: no credentials came from the configured source",
+            code="storage_credentials_unavailable",
+            remedy="check the web identity (AWS_ROLE_ARN, AWS_WEB_IDENTITY_TOKEN_FILE), the container's credentials "
+            "endpoint or the machine's role, whichever is configured",
+        )
+    if s3_code in _WRONG_REGION or status == 301 or "redirect without LOCATION" in text:
+        found = _REGION.search(text.partition("\n\nDebug source")[0])
+        return StorageFailure(
+            f"cannot {action}: the bucket is in another region than the requests are signed for",
+            code="storage_wrong_region",
+            remedy=f"set AWS_REGION={found[1]}" if found else "set AWS_REGION to the bucket's region, and the endpoint",
+        )
+    if "Object Lock" in text and status == 400:
+        return StorageFailure(
+            f"cannot {action}: the bucket has a default Object Lock retention, which demands checksums",
+            code="storage_object_lock",
+            remedy="publish to a bucket without default retention, and lock the finished publication there",
+        )
+    return None
 
 
 def raise_translated(error: Exception, action: str) -> NoReturn:

@@ -108,7 +108,7 @@ async def _ask(video: Path, session: str, endpoint: str, environ: Mapping[str, s
         out.print(for_terminal(piece).replace("\n", " "), end="", markup=False)
 
     answers = []
-    async with Reasoner(endpoint, environ=environ, proxies=False) as reasoner:
+    async with Reasoner(endpoint, environ=environ) as reasoner:
         url = await reasoner.video_url(str(video))
         for question in QUESTIONS:
             out.print(f"\n  > {question}\n  < ", end="", markup=False)

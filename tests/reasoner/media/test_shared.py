@@ -28,13 +28,15 @@ from cosmos3_serve.reasoner.media.shared import SharedShelf, shared_place
 from cosmos3_serve.reasoner.media.shared_sweep import GRACE_S, Bounds
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.uploads import FileRecord, shelf_of
+from cosmos3_serve.retry import RetryPolicy
 from cosmos3_serve.storage.bucket import BucketStore
 from cosmos3_serve.storage.credentials import S3Access
 from cosmos3_serve.storage.location import Location
-from cosmos3_serve.storage.retry import RetryPolicy
+from cosmos3_serve.storage.pace import TimeLimits
 
 INFO = MediaInfo("video", "video/mp4", "mp4", "h264", "yuv420p", 160, 96, 24, 12.0, 2.0, 5, replica_frames=24)
-QUICK = RetryPolicy(attempts=3, base_s=0.002, cap_s=0.02, deadline_s=20, connect_timeout_s=2, read_timeout_s=20)
+QUICK = RetryPolicy(attempts=3, base_s=0.002, cap_s=0.02, deadline_s=20)
+QUICK_LIMITS = TimeLimits(connect_s=2, answer_s=20)
 WIDE = Bounds(max_bytes=10**9, max_tenant_bytes=10**8)
 _numbers = itertools.count()
 
@@ -55,7 +57,7 @@ class Fleet:
 
     def gateway(self, name: str, *, endpoint: str = "", bounds: Bounds = WIDE, disk: int = 10**8) -> SharedShelf:
         environ = {**self.s3.environ, "AWS_ENDPOINT_URL": endpoint or self.s3.endpoint}
-        bucket = BucketStore(self.bucket, S3Access.from_environ(environ), QUICK)
+        bucket = BucketStore(self.bucket, S3Access.from_environ(environ), QUICK, QUICK_LIMITS)
         store = MediaStore(self.root / name, max_bytes=disk)
         store.open()
         return SharedShelf(Location(bucket, "m", "m/"), store, bounds, clock=lambda: time.time() + self.now)

@@ -16,9 +16,10 @@ from pydantic import ValidationError
 from cosmos3_serve.bench.generator.arrivals import Arrivals
 from cosmos3_serve.bench.generator.records import Cell, Sample, Workload
 from cosmos3_serve.bench.generator.shapes import Mix
-from cosmos3_serve.client.http import ONCE, Service
+from cosmos3_serve.client.http import Service
 from cosmos3_serve.contract.batch import BatchResponse
 from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.retry import ONCE
 
 COUNTER = "cosmos3_generator_inference_batch_size_sum"
 JSON = {"Content-Type": "application/json"}

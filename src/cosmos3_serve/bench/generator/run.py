@@ -13,9 +13,9 @@ from cosmos3_serve.bench.generator.load import Load
 from cosmos3_serve.bench.generator.records import Cell, Run, Sample, Service, Workload
 from cosmos3_serve.client import problem
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.client.http import ONCE
 from cosmos3_serve.client.http import Service as Connection
 from cosmos3_serve.errors import ContractViolation
+from cosmos3_serve.retry import ONCE
 
 Progress = Callable[[str, int, int], None]
 
