@@ -2,7 +2,7 @@
 
 `cosmos3-probe generator` asks `GET /health`, `--path /ready` asks for readiness. It runs every few seconds beside a
 busy service, so it imports the standard library only, reads no body, and ends within `--timeout` whatever the peer
-does. The names below are those of `settings.py`, which would import pydantic; a test compares them.
+does. The names below are those of `settings/`, which would import pydantic; a test compares them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,28 @@
+"""Settings of the batch client (`cosmos3 ray-batch`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ByteSize
+
+from cosmos3_serve.settings.base import MIB, TOKEN_ENV, Settings, option
+
+
+class ClientSettings(Settings):
+    """What a user may set on `cosmos3 ray-batch` besides the batch itself."""
+
+    endpoint: str = option("", "Address of the service, http(s)://host:port.", env="NPA_COSMOS3_RAY_ENDPOINT")
+    token_env: str = option(TOKEN_ENV, "Name of the variable that holds the bearer token.", min_length=1)
+    expected_revision: str | None = option(
+        None, "Framework revision that the service must report; default: the pinned framework commit.",
+        env="COSMOS3_EXPECTED_REVISION", min_length=1,
+    )  # fmt: skip
+    timeout: float = option(1800.0, "Seconds for the whole submission, one deadline.", ge=1, le=7 * 24 * 3600)
+    concurrency: int = option(4, "Downloads at once.", env="COSMOS3_CLIENT_CONCURRENCY", ge=1, le=64)
+    spool_bytes: ByteSize = option(
+        16 * 1024 * MIB, "Most bytes of artifacts on the local disk at once.", env="COSMOS3_CLIENT_SPOOL_BYTES", ge=MIB
+    )
+    journal_dir: Path | None = option(
+        None, "Where unfinished runs are kept; default: the user's state folder.", env="COSMOS3_CLIENT_JOURNAL_DIR"
+    )
