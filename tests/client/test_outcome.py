@@ -15,6 +15,8 @@ from cosmos3_serve.errors import (
     Cosmos3RayServeError,
     Incomplete,
     IntegrityError,
+    LimitExceeded,
+    NotFound,
     QueueFull,
     StorageFailure,
     Unauthorized,
@@ -45,6 +47,7 @@ def journal(journals: Journals, *, ledger: bool = True, state: str = "prepared",
 
 
 LOST = Unreachable("cut", sent=True)
+TOO_BIG = LimitExceeded("big", code="spool_too_small")
 REFUSED = Unreachable("refused", sent=False)
 
 
@@ -66,7 +69,16 @@ REFUSED = Unreachable("refused", sent=False)
         (LOST, {"state": "submitted"}, True, Incomplete, "submitted"),
         (Unauthorized("no"), {"state": "submitted"}, True, Unauthorized, "submitted"),
         (StorageFailure("down"), {"state": "ended", "response": True}, True, Incomplete, "ended"),
-        (Conflict("taken"), {"state": "ended", "response": True}, True, Conflict, "ended"),
+        # but only what a flag names is wrong input by then
+        (NotFound("gone"), {"state": "submitted"}, True, Incomplete, "submitted"),
+        (Conflict("busy"), {"state": "ended", "response": True}, True, Incomplete, "ended"),
+        (
+            LimitExceeded("big", code="spool_too_small"),
+            {"state": "ended", "response": True},
+            True,
+            LimitExceeded,
+            "ended",
+        ),
         (StorageFailure("down"), {"state": "ended", "response": True, "ledger": False}, True, Incomplete, "ended"),
         # the outcome itself is wrong: kept as failed
         (ContractViolation("lie"), {"state": "ended", "response": True}, True, ContractViolation, "failed"),
@@ -91,6 +103,14 @@ def test_settling(
         assert kept is not None and kept.run.failure is not None
         assert kept.run.failure["code"] == error.stable_code
         assert kept.run.failure["retryable"] is isinstance(error, Incomplete)
+
+
+def test_a_place_that_is_lost_is_left_with_one_command(journals: Journals) -> None:
+    made = journal(journals, state="ended", response=True)
+    for error in (Conflict("taken", code="publication_exists"), IntegrityError("other", code="output_occupied")):
+        raised = settle(error, made, RESUME, first=True, elsewhere="cosmos3 MOVE")
+        assert type(raised) is type(error) and raised.remedy == "publish it at another place with: cosmos3 MOVE"
+        assert made.run.state == "ended", "it can be continued there"
 
 
 def test_interruption(journals: Journals) -> None:

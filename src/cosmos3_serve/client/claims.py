@@ -114,6 +114,9 @@ class Claims:
                 continue
             self._require_ours(last)
             if last.state is State.PUBLISHING:
+                # Looked for after the entry was read: a late client may have written it once the place was sealed.
+                if await self.sealed():
+                    raise Sealed
                 if last.outcome != outcome:
                     raise Contested
                 return

@@ -25,6 +25,7 @@ from cosmos3_serve.errors import (
 from cosmos3_serve.settings import TOKEN_ENV
 
 PLACE_CODES = frozenset({"publication_exists", "publication_in_progress", "output_occupied"})
+FLAG_CODES = PLACE_CODES | {"spool_too_small"}
 FINAL_CODES = frozenset({"samples_failed", "artifact_missing", "batch_expired", "redirect_refused"})
 
 
@@ -63,6 +64,9 @@ def settle(error: Cosmos3Error, journal: Journal, resume: str, *, first: bool, e
         journal.save()
         waits = f"wait for it, then continue with: {resume}" if isinstance(error, Incomplete) else ""
         return _as(type(error), error, _join(waits, f"publish it at another place with: {elsewhere}"))
+    if isinstance(error, InputError) and journal.run.state != "prepared" and error.stable_code not in FLAG_CODES:
+        # The service took the batch, so the input was right; a 404 or 409 since then is no fault of it.
+        error = _as(ServiceFailure, error, error.remedy)
     final = isinstance(error, ContractViolation | IntegrityError) or error.stable_code in FINAL_CODES
     if journal.resumable and not final:
         journal.save()  # touched: pruning counts from the last try

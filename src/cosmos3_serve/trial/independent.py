@@ -48,6 +48,8 @@ def verify_publication(
     listed = {
         str(meta["path"]).removeprefix(prefix): meta for page in obstore.list(store, prefix=prefix) for meta in page
     }
+    # Who may publish there; it stays where the client may not delete.
+    listed = {name: meta for name, meta in listed.items() if not name.startswith(".cosmos3-")}
     for name in listed:
         _fetch(store, prefix + name, folder / name)
     own = OWN_FILES - ({"response.json"} & (OWN_FILES - listed.keys()) if status == "recovered" else set())

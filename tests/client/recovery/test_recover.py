@@ -21,6 +21,7 @@ from cosmos3_serve.client.recovery.qualify import MAX_JSON_BYTES
 from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import Conflict, Cosmos3RayServeError, ExitCode, LimitExceeded, Refusal, UsageError
+from cosmos3_serve.publication.audit import audit_place
 from cosmos3_serve.publication.verify import verified_manifest
 from cosmos3_serve.storage.location import open_store
 
@@ -94,6 +95,7 @@ def test_a_copied_output_root_becomes_a_recovered_publication(
     assert [proof["kind"] for proof in manifest["media"]] == ["image", "video", "text"]
     assert str(root) not in json.dumps(manifest["structured_outputs"])
     assert asyncio.run(verified_manifest(open_store(str(out)))) == manifest
+    assert asyncio.run(audit_place(open_store(str(out)))).faults == []
 
 
 def test_a_copy_of_the_request_folder_alone_will_do(recover: Recover, root: Path) -> None:

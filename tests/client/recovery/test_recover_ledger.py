@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from cosmos3_serve.client.journal import Journals
 from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import ContractViolation, Cosmos3Error, ExitCode, NotFound, Refusal
+from cosmos3_serve.publication.audit import audit_place
+from cosmos3_serve.storage.location import open_store
 
 REQUEST = "req-9"
 
@@ -69,6 +72,7 @@ def test_the_exact_response_is_published(posted: Callable[..., Any], server: Led
     assert (recovery["location"], recovery["native_records"]) == (server.endpoint, False)
     assert {native["checked_against"] for native in recovery["natives"]} == {"ledger"}
     assert len([1 for method, _, _ in server.log if method == "POST"]) == 1, "nothing is posted by a recovery"
+    assert asyncio.run(audit_place(open_store(str(tmp_path / "out")))).faults == []
 
 
 def edited(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
