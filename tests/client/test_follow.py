@@ -151,3 +151,23 @@ async def test_waiting_ends_typed(
             with pytest.raises(kind) as caught:
                 await Follower(service, "req-1", Silent()).wait()
     assert caught.value.stable_code == code  # type: ignore[attr-defined]
+
+
+async def test_what_a_listener_costs_does_not_grow_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 4,000 events looks at its own sample, not at all of them."""
+    count = 4000
+    follower, heard = Follower(Service("http://service", "token", Deadline(60)), "req-1", Heard()), Heard()
+    follower._progress, follower._states = heard, {f"s{n}": "queued" for n in range(count)}
+    looked, ended = [0], follow._ended
+
+    def counted(state: str) -> bool:
+        looked[0] += 1
+        return ended(state)
+
+    monkeypatch.setattr(follow, "_ended", counted)
+    for number in range(count):
+        for state in ("running", "succeeded", "succeeded"):
+            follower.changed(f"s{number}", state)
+    follower.changed("s0", "queued")  # run again
+    assert heard.done[-2:] == [(count, count), (count - 1, count)]
+    assert looked[0] <= 7 * count

@@ -70,6 +70,7 @@ async def test_ready_is_503_with_every_reason_until_every_check_holds(client: ht
         ("server_source_revision", str), ("weights_baked", bool),
     ):  # fmt: skip
         assert type(report[key]) is kind, key
+    assert report["limits"] == {"body_bytes": 20_000, "samples": 1024}
     assert report["framework_revision"] == "diffusers-0.42.1" and report["weights_baked"] is False
     assert report["queue_depth"] == 0
 

@@ -83,6 +83,7 @@ class Follower:
     def __init__(self, service: Service, request_id: str, progress: Progress) -> None:
         self._service, self._id, self._progress = service, request_id, progress
         self._states: dict[str, str] = {}
+        self._done = 0  # of them; counted as they change, because a batch of thousands tells thousands of events
         self._last = 0  # id of the last event seen
         self._events = True
 
@@ -119,6 +120,7 @@ class Follower:
             raise answer.failure()
         view = _view(answer.body)
         self._states = {sample.name: sample.state.value for sample in view.samples}
+        self._done = sum(map(_ended, self._states.values()))
         self._tell()
         return view
 
@@ -139,8 +141,7 @@ class Follower:
                     if event.sample and event.step is not None and event.total_steps:
                         self._progress.step(event.sample, event.step, event.total_steps)
                     if event.type == "sample" and event.sample and event.state:
-                        self._states[event.sample] = event.state
-                        self._tell()
+                        self.changed(event.sample, event.state)
                     if event.type == "end":
                         return
         except httpx.TransportError:
@@ -148,9 +149,14 @@ class Follower:
         except TimeoutError:
             raise self._service.deadline.exceeded(f"waiting for batch {self._id}") from None
 
+    def changed(self, sample: str, state: str) -> None:
+        """Take a sample's new state and tell the sum."""
+        self._done += _ended(state) - _ended(self._states.get(sample, ""))
+        self._states[sample] = state
+        self._tell()
+
     def _tell(self) -> None:
-        done = sum(_ended(state) for state in self._states.values())
-        self._progress.samples(done, len(self._states))
+        self._progress.samples(self._done, len(self._states))
 
 
 def _ended(state: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Self
 import httpx
 
 from cosmos3_serve.client import problem
+from cosmos3_serve.client.body import PIECE_BYTES, Body
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.errors import ContractViolation, Cosmos3Error, Unreachable
 from cosmos3_serve.proxies import direct
@@ -64,7 +65,11 @@ class Service:
     on_retry: Callable[[str], None] = lambda text: None
 
     async def __aenter__(self) -> Self:
-        self._client = httpx.AsyncClient(
+        self._client = self._made(self.connections)
+        return self
+
+    def _made(self, connections: int) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
             base_url=self.endpoint,
             # identity: sizes and hashes are of the bytes on the wire, and no decompression bomb can reach us
             headers={"Authorization": f"Bearer {self.token}", "Accept-Encoding": "identity"},
@@ -72,11 +77,10 @@ class Service:
             # Plain http needs no list of authorities, which takes longer to load than most calls; should TLS ever be
             # spoken after all, a context without authorities trusts nobody.
             verify=True if self.endpoint.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            limits=httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections),
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             transport=self.transport,
             mounts=direct(self.endpoint),
         )
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -140,7 +144,19 @@ class Service:
     ) -> AsyncIterator[httpx.Response]:
         """One attempt; the body is read by the caller, who also handles httpx.TransportError."""
         timeout = httpx.Timeout(READ_S, connect=CONNECT_S, read=read_s, pool=None)
-        async with self._client.stream(method, path, content=content, headers=headers, timeout=timeout) as response:
+        if content is None or len(content) <= PIECE_BYTES or self.transport or not self.endpoint.startswith("http:"):
+            async with self._client.stream(method, path, content=content, headers=headers, timeout=timeout) as response:
+                yield response
+            return
+        # On a connection of its own, so that its stream is known. TLS tells of its own records, not of an answer.
+        body = Body(content)
+        async with (
+            self._made(1) as client,
+            client.stream(
+                method, path, content=body.pieces(), headers={**(headers or {}), "Content-Length": str(len(content))},
+                timeout=timeout, extensions={"trace": body.trace},
+            ) as response,
+        ):  # fmt: skip
             yield response
 
     def unreachable(self, error: httpx.TransportError) -> Unreachable:

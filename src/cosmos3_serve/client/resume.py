@@ -58,6 +58,7 @@ async def resume(submission: Submission) -> dict[str, Any]:
         if key_of(journal.run.output_path) != key_of(output_path):  # killed while it was moved
             await in_thread(journal.save, output_path=output_path)
         request = BatchRequest.model_validate_json(await in_thread(lambda: journal.request))
+        submission.allow_time(request)
         await _same_input(submission, request)
         publication = await _publication(submission, journal, output_path)
         if await publication.look() is Found.COMPLETE:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.client import follow, load, outcome, problem, record
+from cosmos3_serve.client import follow, limits, load, outcome, problem, record
 from cosmos3_serve.client.acceptance import Accepted, accept
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.deliver import Delivery
@@ -54,7 +54,7 @@ class Order:
     output_path: str
     endpoint: str = ""
     token_env: str = TOKEN_ENV
-    timeout: float = 1800
+    timeout: float | None = None  # seconds; None: they follow from the batch
     run_id: str = ""
     dry_run: bool = False
     resume: bool = False
@@ -70,7 +70,7 @@ class Submission:
 
     def __init__(self, order: Order, progress: Progress, environ: Mapping[str, str]) -> None:
         self.order, self.progress, self.environ = order, progress, environ
-        self.deadline = Deadline(order.timeout)
+        self.deadline = Deadline(order.timeout or limits.LONGEST_S)
         self.journals = Journals(order.journal_dir or default_root(environ))
         self.journal: Journal | None = None
         self.phases: dict[str, float] = {}
@@ -81,6 +81,7 @@ class Submission:
         request = await load.read_batch(order.input_path, self.environ)
         endpoint = load.endpoint_of(order.endpoint, self.environ)
         output_path = load.check_output(order.output_path, self.environ, connect=not order.dry_run)
+        self.allow_time(request)
         plan = record.plan(
             request, run_id=order.run_id, endpoint=endpoint, input_path=order.input_path, output_path=output_path
         )
@@ -101,7 +102,7 @@ class Submission:
                     code="publication_exists",
                 )
             async with self.service(endpoint, token) as service:
-                await self.check_ready(service, request, order.expected_revision)
+                await self.check_ready(service, request, order.expected_revision, body)
                 ledger, _ = await follow.probe(service, request.request_id)
                 await publication.prove(request.names)
                 run = Run(
@@ -139,13 +140,19 @@ class Submission:
             endpoint, token, self.deadline, connections=self.order.concurrency + 2, on_retry=self.progress.notice
         )
 
-    async def check_ready(self, service: Service, request: BatchRequest, expected_revision: str) -> None:
+    def allow_time(self, request: BatchRequest) -> None:
+        """Start the deadline that follows from the batch, unless one was given."""
+        if self.order.timeout is None:
+            self.deadline = Deadline(limits.default_timeout_s(request))
+
+    async def check_ready(self, service: Service, request: BatchRequest, expected_revision: str, body: bytes) -> None:
         """Ask before posting: nothing is generated for a service that cannot, or whose answer would be refused.
 
         Raises:
             NotReady: with the reasons.
             Refusal: code `revision_mismatch`.
             ValidationFailed: code `explicit_fields_required`: the service has defaults that the client cannot know.
+            LimitExceeded: code `batch_too_large`.
             Cosmos3Error: any other answer, typed.
         """
         answer = await service.call("GET", "/ready", retry=ASK_ONCE)
@@ -164,6 +171,7 @@ class Submission:
             )
         if ready.get("custom_defaults"):
             require_explicit(request.samples)
+        limits.require_fit(ready, request, body)
 
     async def carry(
         self, service: Service, journal: Journal, request: BatchRequest, publication: Publication

@@ -29,7 +29,7 @@ def submit_batch(
     output_path: str,
     endpoint: str = "",
     token_env: str = TOKEN_ENV,
-    timeout: float = 1800,
+    timeout: float | None = None,
     run_id: str = "",
     dry_run: bool = False,
     resume: bool = False,
@@ -47,7 +47,7 @@ def submit_batch(
         output_path: s3://bucket/prefix/ or an absolute directory; never one that holds another batch.
         endpoint: http(s)://host:port; empty: `NPA_COSMOS3_RAY_ENDPOINT`.
         token_env: name of the environment variable that holds the bearer token.
-        timeout: seconds for the whole submission, one deadline.
+        timeout: seconds for the whole submission, one deadline; default: it follows from the samples of the batch.
         run_id: recorded in the provenance; with `resume` and without `output_path` it names the run.
         dry_run: check the input and return the plan; nothing is sent and no token is needed.
         resume: continue the unfinished run of this output path; a complete publication is verified and returned.
@@ -95,7 +95,7 @@ async def submit_batch_async(order: Order, progress: Progress | None = None) -> 
 
 
 def _submission(order: Order, progress: Progress | None) -> Submission:
-    if not (0 < order.timeout < float("inf")):
+    if order.timeout is not None and not (0 < order.timeout < float("inf")):
         raise UsageError("the timeout is not a positive number of seconds", remedy="give --timeout at least 1")
     if order.concurrency < 1 or order.spool_bytes < 1:
         raise UsageError("concurrency and spool size should be at least 1", remedy="leave them out")

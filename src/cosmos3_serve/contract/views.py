@@ -119,6 +119,15 @@ class AssetRow(BaseModel):
     digest: str
 
 
+class BatchLimits(BaseModel):
+    """What one POST of a batch may hold: bytes of its body, and samples."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    body_bytes: int
+    samples: int
+
+
 class ReadyReport(BaseModel):
     """Baseline fields first; `status` is `ready` exactly when there are checks and all hold.
 
@@ -156,6 +165,7 @@ class ReadyReport(BaseModel):
     target_forced: bool = False
     custom_defaults: bool = False
     defaults_sha256: str | None = None
+    limits: BatchLimits | None = None
     checks: list[Check] = Field(default_factory=list)
 
     @computed_field  # type: ignore[prop-decorator]

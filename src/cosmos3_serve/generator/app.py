@@ -22,6 +22,7 @@ def build_app(front: Front) -> ASGIApp:
         redirect_slashes=False,  # a redirect would repeat the request to a place that nobody asked for
     )
     app: ASGIApp = BodyLimit(router, front.settings.max_body_bytes)
-    app = Problems(app)
+    # A client that sends too much is heard out that far, so that it sees the 413 and not a broken connection.
+    app = Problems(app, drain_bytes=2 * front.settings.max_body_bytes)
     app = BearerAuth(app, front.book, front.metrics.unauthorized)
     return RequestLog(app, front.metrics.http_response)

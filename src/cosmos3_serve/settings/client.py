@@ -18,7 +18,10 @@ class ClientSettings(Settings):
         None, "Framework revision that the service must report; default: the pinned framework commit.",
         env="COSMOS3_EXPECTED_REVISION", min_length=1,
     )  # fmt: skip
-    timeout: float = option(1800.0, "Seconds for the whole submission, one deadline.", ge=1, le=7 * 24 * 3600)
+    timeout: float | None = option(
+        None, "Seconds for the whole submission, one deadline; default: 1800, and 30 for each image, 5 for each frame.",
+        ge=1, le=7 * 24 * 3600,
+    )  # fmt: skip
     concurrency: int = option(4, "Downloads at once.", env="COSMOS3_CLIENT_CONCURRENCY", ge=1, le=64)
     spool_bytes: ByteSize = option(
         16 * 1024 * MIB, "Most bytes of artifacts on the local disk at once.", env="COSMOS3_CLIENT_SPOOL_BYTES", ge=MIB

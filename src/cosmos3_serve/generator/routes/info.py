@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from cosmos3_serve.contract.defaults import defaults_sha256
 from cosmos3_serve.contract.targets import judge_targets
-from cosmos3_serve.contract.views import Check, ReadyReport
+from cosmos3_serve.contract.views import BatchLimits, Check, ReadyReport
 from cosmos3_serve.errors import NotReady
 from cosmos3_serve.generator.front import Front
 from cosmos3_serve.service.metrics import CONTENT_TYPE
@@ -89,6 +89,7 @@ async def ready_report(front: Front) -> ReadyReport:
         queue_depth=front.desk.stats().depth if front.desk else None,
         custom_defaults=bool(profile.custom_defaults),
         defaults_sha256=defaults_sha256(profile.custom_defaults),
+        limits=BatchLimits(body_bytes=settings.max_body_bytes, samples=settings.max_samples),
         **_target(front),
         checks=checks,
     )
