@@ -101,6 +101,8 @@ def test_the_framework_engines_other_files_are_asked_for(
         ({}, {"HF_TOKEN": OTHER_TOKEN}, "access_denied", 3),
         ({}, {"HF_HUB_OFFLINE": "1"}, "guardrail_cache_empty", 3),
         ({"guardrails": False, "guardrail_revision": None}, {"HF_HUB_OFFLINE": "1"}, "checkpoint_offline", 3),
+        ({}, {"RAY_AUTH_MODE": "none"}, "ray_auth_mode", 3),
+        ({"ray_address": "127.0.0.1:9"}, {}, "ray_unreachable", 3),
         ({"checkpoint": "org/none"}, {}, "checkpoint_not_found", 3),
         ({"checkpoint": "/no/such/folder"}, {}, "usage", 2),
         ({"checkpoint": "no such thing"}, {}, "usage", 2),

@@ -59,6 +59,8 @@ def test_a_model_in_place_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         ({"session_mode": "hard", "routing": "round-robin"}, {}, "setting_ignored"),
         ({"media_store_bytes": 2**22}, {}, "setting_ignored"),
         ({"vllm_args": ("--port=1",)}, {}, "usage"),
+        ({"ray_address": "nowhere"}, {}, "ray_unreachable"),
+        ({}, {"RAY_AUTH_MODE": "none"}, "ray_auth_mode"),
         ({"model": "nvidia/Cosmos3-Nano"}, {}, "checkpoint_offline"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 from cosmos3_serve.generator.batch_files import PRIVATE, RootLock
 from cosmos3_serve.generator.guardrails.packages import require_packages
 from cosmos3_serve.generator.prepare import check
+from cosmos3_serve.service.cluster import RayCluster
 from cosmos3_serve.service.http_server import hold_port
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.foresee import Foreseen, foresee_checkpoint, foresee_guardrails, foresee_upstream
@@ -27,6 +28,7 @@ def dry_run(settings: GeneratorSettings) -> dict[str, Any]:
     settings, engine = checked.settings, checked.settings.engine or "framework"
     if (settings.output_path / PRIVATE / "lock").exists():  # a root that is used must not be shared
         RootLock(settings.output_path).release()
+    RayCluster(settings.ray_address, environ=dict(os.environ)).look()
     if settings.ray_address is None:
         hold_port(settings.host, settings.port).close()
     files: list[Foreseen] = []

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from cosmos3_serve.reasoner.prepare import check, served_model
+from cosmos3_serve.service.cluster import RayCluster
 from cosmos3_serve.service.http_server import hold_port
 from cosmos3_serve.settings import ReasonerSettings
 from cosmos3_serve.weights.checkpoint import resolve_checkpoint
@@ -23,6 +24,7 @@ def dry_run(settings: ReasonerSettings) -> dict[str, Any]:
     """
     settle_model_cache()
     settings, interpreter, cache = check(settings)
+    RayCluster(settings.ray_address, environ=dict(os.environ)).look()
     if settings.ray_address is None:
         hold_port(settings.host, settings.port).close()
     found = foresee_checkpoint(settings.model, cache, os.environ)

@@ -90,6 +90,17 @@ class RayCluster:
                 f"RAY_AUTH_MODE is {mode!r}", code="ray_auth_mode", remedy="leave it unset or set it to `token`"
             )
 
+    def look(self) -> None:
+        """What can be refused without Ray: no folder for its sockets, or nobody who listens at the address to join.
+
+        Raises:
+            StartRefused: with what to change.
+        """
+        if self.address is None:
+            short_base()
+        else:
+            self._look_before_joining(self.address)
+
     def start(self) -> None:
         """Start or join. Raises StartRefused when joining fails, ServiceFailure when an own cluster does not start."""
         self._environ.update(SERVE_ENV)
@@ -111,7 +122,7 @@ class RayCluster:
             options |= {"address": self.address}
             if self._carry:
                 options["runtime_env"] = {"env_vars": self._carry}
-            self._look_before_joining(str(self.address))
+            self.look()
         try:
             self._init(options)
         except BaseException as error:
