@@ -2,7 +2,8 @@
 
 load.py        input, endpoint, token, output path      follow.py      POST, events, the end of a batch
 journal.py     the run on disk, before the POST         acceptance.py  is the answer complete?
-submission.py  a new run; resume.py: an old one         deliver.py     transfer.py, decode.py, publish.py
+submission.py  a new run; resume.py: an old one         deliver.py     transfer.py, then publish.py
+claims.py      who may publish at a place               record.py      what provenance.json says
 http.py        one pool, one deadline, retries          outcome.py     what a failure means for the run
 recovery/      retained outputs of a lost batch become a publication
 """

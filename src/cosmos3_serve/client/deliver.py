@@ -24,6 +24,8 @@ from cosmos3_serve.publication.expect import expectation
 from cosmos3_serve.publication.pool import each
 from cosmos3_serve.storage.files import in_thread
 
+READ_BACKS = 8
+
 
 @dataclass
 class Delivery:
@@ -49,20 +51,28 @@ class Delivery:
             IntegrityError, Conflict, StorageFailure, Cosmos3RayServeError: see the modules that do the work.
             LimitExceeded: one artifact is larger than the spool may be.
         """
-        proofs = await in_thread(self.journal.proofs)
-        todo: list[Artifact] = []
-        for artifact in self.accepted.artifacts:
-            # Only what an earlier process of this run decoded and uploaded is taken as done, and it is read back again.
-            if artifact.path in proofs and await self.publication.holds(artifact):
-                self._proved(artifact, proofs[artifact.path])
-                await in_thread(self.transfer.path_of(artifact).unlink, missing_ok=True)
-            else:
-                todo.append(artifact)
+        done = await self._published_before()
+        todo = [artifact for artifact in self.accepted.artifacts if artifact.path not in done]
         for window in list(windows(todo, self.spool_bytes)):  # refused as a whole or not at all
             await self._timed("delivery", "downloading", self._fetch_all(window))
             await self._timed("publication", "publishing", self._put_all(window))
         if not todo:
             await self._begin()
+
+    async def _published_before(self) -> set[str]:
+        """Paths that an earlier process of this run decoded and uploaded; each is read back again."""
+        proofs = await in_thread(self.journal.proofs)
+        done: set[str] = set()
+
+        async def look(artifact: Artifact) -> None:
+            if await self.publication.holds(artifact):
+                self._proved(artifact, proofs[artifact.path])
+                await in_thread(self.transfer.path_of(artifact).unlink, missing_ok=True)
+                done.add(artifact.path)
+
+        known = [artifact for artifact in self.accepted.artifacts if artifact.path in proofs]
+        await each(known, min(READ_BACKS, len(known)), look)
+        return done
 
     async def _begin(self) -> None:
         await self.publication.begin(outcome_of(self.response), self.response)

@@ -227,10 +227,10 @@ def _check_record(found: Audit, record: Provenance, records: Mapping[str, bytes]
     _same(found, "sample_names", record.sample_names, names, REQUEST)
     _same(found, "model", record.model, request.model, REQUEST)
     _same(found, "batch_size", record.batch_size, len(names), PROVENANCE)
-    for name in sorted({*record.missing, *(item.sample for item in record.artifacts)} - set(names)):
+    missing, covered = set(record.missing), {item.sample for item in record.artifacts}
+    for name in sorted((missing | covered) - set(names)):
         found.fault(PROVENANCE, "foreign_sample", f"names the sample {name!r}, which was not requested")
-    covered = {item.sample for item in record.artifacts}
-    for name in (name for name in names if (name in covered) == (name in record.missing)):
+    for name in (name for name in names if (name in covered) == (name in missing)):
         said = "has artifacts and is called missing" if name in covered else "has neither artifacts nor a word why not"
         found.fault(PROVENANCE, "coverage", f"sample {name!r} {said}")
     if (record.status == "completed") == bool(record.missing) and record.status != "recovered":
