@@ -16,7 +16,6 @@ from support.s3 import LocalS3, keys_of
 from cosmos3_serve.client.publish import Found, Publication, outcome_of
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import Conflict, ExitCode, IntegrityError, NotFound, StorageFailure, UsageError
-from cosmos3_serve.publication.layout import published_uri
 from cosmos3_serve.publication.verify import verified_manifest
 from cosmos3_serve.storage.location import Location, open_store
 from cosmos3_serve.storage.store import ObjectInfo, ObjectStore, Proof
@@ -233,14 +232,6 @@ async def test_an_object_that_storage_lost_is_no_fault_of_the_input() -> None:
     with pytest.raises(StorageFailure) as caught:
         await publication.begin(OUTCOME, b"answer")
     assert caught.value.exit_code == ExitCode.SERVICE and caught.value.retryable
-
-
-@pytest.mark.parametrize(
-    ("given", "uri"),
-    [("s3://b/out", "s3://b/out/"), ("s3://b/out/", "s3://b/out/"), ("s3://b", "s3://b/"), ("/data/out", "/data/out")],
-)
-def test_published_uri(given: str, uri: str) -> None:
-    assert published_uri(given) == uri
 
 
 async def test_an_object_beside_the_place_is_not_the_place(s3: LocalS3, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -12,11 +13,15 @@ from typing import Any
 import pytest
 from support.flaky import Fault, FlakyProxy
 from support.ledger_server import LedgerFaults, LedgerServer
+from support.places import files_of
 from support.s3 import LocalS3, boto, keys_of
 
 from cosmos3_serve.client import follow, rerun, submission
+from cosmos3_serve.client.publish import Publication
+from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import Conflict, Cosmos3RayServeError, Incomplete
+from cosmos3_serve.publication.audit import audit_place
 from cosmos3_serve.publication.verify import verified_manifest
 from cosmos3_serve.storage.location import open_store
 
@@ -179,3 +184,68 @@ def test_a_run_that_failed_for_good_leaves_the_place_to_other_machines_and_may_c
     assert manifest["status"] == "completed"
     with pytest.raises(Conflict):  # too late: the place is another batch's
         submit_batch(**options, input_path="", resume=True, allow_partial=True, journal_dir=tmp_path / "a")
+
+
+def test_a_recovery_beside_a_client_publishes_nothing_of_its_own(
+    server: LedgerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client was killed once it had begun to publish; the recovery would publish other objects there."""
+    (tmp_path / "batch.json").write_text(json.dumps(SAMPLES))
+    out = tmp_path / "out"
+    options = {"output_path": str(out), "endpoint": server.endpoint, "journal_dir": tmp_path / "a"}
+
+    async def killed(self: Any, provenance: bytes) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("cosmos3_serve.client.publish.Publication.seal", killed)
+        submit_batch(**options, input_path=str(tmp_path / "batch.json"), allow_partial=True)
+    (request_id,) = server.ledger
+    order = {
+        "request_id": request_id,
+        "endpoint": server.endpoint,
+        "journal_dir": tmp_path / "a",
+        "allow_partial": True,
+    }
+    before = files_of(out)
+    with pytest.raises(Incomplete) as caught:
+        recover_batch(RecoverOrder(output_path=str(out), **order))
+    assert (caught.value.stable_code, files_of(out)) == ("publication_in_progress", before)
+    partial = submit_batch(**options, input_path="", resume=True)
+    assert partial["status"] == "partial"
+    order["input_path"] = str(tmp_path / "batch.json")  # the journal went with the publication
+    with pytest.raises(Conflict) as published:
+        recover_batch(RecoverOrder(output_path=str(out), **order))
+    assert published.value.stable_code == "publication_exists"
+    recovered = recover_batch(RecoverOrder(output_path=str(tmp_path / "recovered"), **order))
+    assert recovered.manifest is not None and recovered.manifest["status"] == "recovered"
+    for place in (out, tmp_path / "recovered"):
+        assert asyncio.run(audit_place(open_store(str(place)))).faults == []
+
+
+def test_a_client_beside_a_recovery_returns_what_the_recovery_published(
+    server: LedgerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "batch.json").write_text(json.dumps(SAMPLES))
+    out = tmp_path / "out"
+    options = {"output_path": str(out), "endpoint": server.endpoint, "journal_dir": tmp_path / "a"}
+    original = Publication.begin
+
+    async def late(self: Publication, outcome: str, response: bytes | None) -> None:
+        """The recovery is done on another machine, between this client's download and its first write."""
+        (request_id,) = server.ledger
+        order = RecoverOrder(
+            output_path=str(out), request_id=request_id, endpoint=server.endpoint, allow_partial=True,
+            input_path=str(tmp_path / "posted.json"), journal_dir=tmp_path / "b",
+        )  # fmt: skip
+        (tmp_path / "posted.json").write_text(json.dumps(server.ledger[request_id].body))
+        monkeypatch.setattr(Publication, "begin", original)
+        made.append((await asyncio.to_thread(recover_batch, order)).manifest)
+        await self.begin(outcome, response)
+
+    made: list[Any] = []
+    monkeypatch.setattr(Publication, "begin", late)
+    manifest = submit_batch(**options, input_path=str(tmp_path / "batch.json"), allow_partial=True)
+    assert manifest == made[0] == json.loads((out / "provenance.json").read_bytes())
+    assert manifest["status"] == "recovered"
+    assert asyncio.run(audit_place(open_store(str(out)))).faults == []
