@@ -110,8 +110,9 @@ class _Names:
             return None
         if isinstance(node, ast.Constant):
             return [node.value] if isinstance(node.value, str) else None
-        if isinstance(node, ast.IfExp):
-            return self._all([node.body, node.orelse], depth)
+        if isinstance(node, ast.IfExp):  # None stands for the class's own code
+            sides = [side for side in (node.body, node.orelse) if not _is_none(side)]
+            return self._all(sides, depth)
         if isinstance(node, ast.BoolOp):
             return self.texts(node.values[-1], depth + 1)
         if isinstance(node, ast.Name):
@@ -148,6 +149,10 @@ class _Names:
         if name in _CLASSES:
             return [name]
         return [kind for value in self.values(name) if isinstance(value, ast.IfExp) for kind in self.kinds(value)]
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _tree(root: type[Cosmos3Error]) -> Iterator[type[Cosmos3Error]]:
