@@ -272,6 +272,28 @@ async def test_equal_names_never_mix_answers(reasoner: RealFleet) -> None:
     assert 10 * within < min(distance(a, b) for a in one for b in two)
 
 
+async def test_a_tenant_cannot_find_out_what_another_has_asked(reasoner: RealFleet) -> None:
+    """A right guess of a prompt is cached for its own tenant only, and a video is a hit for who has asked about it."""
+    secret = "The account 4711 0815 is to be paid nine million before Friday. " * 12
+    seen: dict[str, list[int]] = {"one": [], "two": []}
+    for tenant in ("one", "one", "two"):
+        async with reasoner.client(tenant) as http:
+            body = text(secret + "What is the sum?", **ASKED, cache_salt="mine")
+            answer = await http.post(CHAT, json=body, headers={"X-Session-ID": "guess"})
+            assert answer.status_code == 200, answer.text
+            details = answer.json()["usage"].get("prompt_tokens_details") or {}
+            seen[tenant].append(details.get("cached_tokens") or 0)
+    assert seen["one"][0] == 0 and seen["one"][1] > 100, "the premise: what is cached shows"
+    assert seen["two"] == [0]
+    told = []
+    for tenant in ("one", "one", "two"):
+        async with reasoner.client(tenant) as http:
+            answer = await http.post(CHAT, json=about(video(320), "What happens?", **ASKED))
+            assert answer.status_code == 200, answer.text
+            told.append(answer.headers["x-cosmos3-media"])
+    assert told == ["miss", "hit", "miss"]
+
+
 async def test_a_replica_that_lost_a_video_gets_it_again(reasoner: RealFleet) -> None:
     """The gateways believe that it holds the video, and name it only."""
     session = [{"X-Session-ID": "forgotten"}]

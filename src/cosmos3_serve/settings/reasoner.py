@@ -30,6 +30,9 @@ class ReasonerSettings(Settings):
     routing: Literal["round-robin", "session-affinity"] = option(
         "session-affinity", "Whether questions of one session share a replica.", env="COSMOS3_REASONER_ROUTING"
     )
+    share_caches: bool = option(
+        False, "Tenants share cached prompts and media, and can see that they do.", env="COSMOS3_REASONER_SHARE_CACHES"
+    )
     session_mode: Literal["soft", "hard"] = option(
         "soft", "Full or lost home: spill and move (soft), or 503 until it serves (hard).",
         env="COSMOS3_REASONER_SESSION_MODE",

@@ -54,6 +54,7 @@ async def gate(
         prober=Prober(bounds, ReplicaDecoder()),
         videos=VideoProcessor(),
         pictures=ImageProcessor(),
+        name=lambda tenant, uuid: f"{tenant}:{uuid}",
         quarantined=quarantined,
     )
     await found.start()
@@ -107,7 +108,7 @@ async def test_a_video_and_images_are_let_in(tmp_path: Path) -> None:
             assert video.path.read_bytes() == clip
             assert video.original is None
             assert video.source is not None
-            assert len(video.uuid) == 64
+            assert video.uuid.startswith("t:") and len(video.uuid) == 2 + 64
             assert video.uuid != video.sha256
             assert isinstance(video.cost, Sampling)
             assert (video.cost.tokens, len(video.cost.indices)) == (30, 4)

@@ -18,6 +18,7 @@ from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.line import WaitingLine
 from cosmos3_serve.reasoner.gateway.metrics import Figures, ReasonerMetrics
 from cosmos3_serve.reasoner.gateway.replica_figures import ReplicaFigures
+from cosmos3_serve.reasoner.gateway.salts import TenantSalts
 from cosmos3_serve.reasoner.gateway.upstream import Upstream
 from cosmos3_serve.reasoner.media.address import AllowList
 from cosmos3_serve.reasoner.media.fetch import Fetcher
@@ -62,6 +63,7 @@ def assemble(setup: ReasonerSetup, fleet: FleetPort, gateway: str, book: TokenBo
     leases = LeaseCache(gateway, fleet.table, rules, suspects)
     router = Router(Profile(settings.routing), HealthBook(), leases, suspects)
     limits = media_limits(settings)
+    salts = TenantSalts(setup.secret.encode(), shared=settings.share_caches)
     upstream = Upstream(setup.secret, settings.answer_timeout_s)
 
     async def system() -> Mapping[str, Any]:
@@ -74,7 +76,8 @@ def assemble(setup: ReasonerSetup, fleet: FleetPort, gateway: str, book: TokenBo
         router=router,
         # Derived: whoever learns a session's salt must not learn what opens the replicas.
         keys=SessionKeys(hmac.digest(setup.secret.encode(), _SALT, "sha256"), settings.session_headers),
-        gate=media_gate(setup, limits, suspects),
+        salts=salts,
+        gate=media_gate(setup, limits, suspects, salts),
         limits=limits,
         line=WaitingLine(settings.queue_limit, settings.queue_timeout_s),
         upstream=upstream,
@@ -100,7 +103,7 @@ def media_limits(settings: ReasonerSettings) -> MediaLimits:
     )
 
 
-def media_gate(setup: ReasonerSetup, limits: MediaLimits, suspects: SuspectTracker) -> MediaGate:
+def media_gate(setup: ReasonerSetup, limits: MediaLimits, suspects: SuspectTracker, salts: TenantSalts) -> MediaGate:
     settings = setup.settings
     if settings.store_dir is None:
         raise StartRefused("no directory for media is set", code="store_missing", remedy="use --store-dir")
@@ -121,6 +124,7 @@ def media_gate(setup: ReasonerSetup, limits: MediaLimits, suspects: SuspectTrack
         prober=Prober(limits, ReplicaDecoder()),
         videos=videos,
         pictures=pictures,
+        name=salts.media,
         quarantined=lambda sha256: suspects.quarantined(sha256, time.monotonic()),
     )
 

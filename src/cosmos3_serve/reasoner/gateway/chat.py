@@ -108,6 +108,7 @@ class Chat:
         del raw  # what is still needed of it is held by the parts
         ask = read_ask(located.body, front.setup.model.name)
         tenant = tenant_of(scope)
+        front.salts.apply(ask.body, tenant)
         admitted = await front.gate.admit(located.parts, tenant) if located.parts else Admitted()
         headers: Headers = []
         with admitted:

@@ -18,6 +18,7 @@ from cosmos3_serve.reasoner.gateway.held_media import ReplicaMedia
 from cosmos3_serve.reasoner.gateway.line import WaitingLine
 from cosmos3_serve.reasoner.gateway.metrics import ReasonerMetrics
 from cosmos3_serve.reasoner.gateway.replica_figures import ReplicaFigures
+from cosmos3_serve.reasoner.gateway.salts import TenantSalts
 from cosmos3_serve.reasoner.gateway.upstream import Upstream
 from cosmos3_serve.reasoner.media.gate import MediaGate
 from cosmos3_serve.reasoner.media.limits import MediaLimits
@@ -54,6 +55,7 @@ class Front:
     fleet: FleetPort
     router: Router
     keys: SessionKeys
+    salts: TenantSalts
     gate: MediaGate
     limits: MediaLimits
     line: WaitingLine

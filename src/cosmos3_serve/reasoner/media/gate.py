@@ -38,6 +38,7 @@ class MediaGate:
     Args:
         root: directory of the store, also for verdicts and copies in the making.
         videos, pictures: the model's processors, to know what an item costs.
+        name: an item's name in the engines' caches, from the tenant and `media_uuid`.
         quarantined: whether a content has killed a replica (asked for each use).
     """
 
@@ -52,9 +53,10 @@ class MediaGate:
         prober: Prober,
         videos: VideoProcessor,
         pictures: ImageProcessor,
+        name: Callable[[str, str], str],
         quarantined: Callable[[str], bool] = lambda sha256: False,
     ) -> None:
-        self._limits, self._quarantined = limits, quarantined
+        self._limits, self._quarantined, self._name = limits, quarantined, name
         self._videos, self._pictures = videos, pictures
         self.store, self.uploads = store, uploads
         self.screen = Screen(root, store, prober)
@@ -150,7 +152,7 @@ class MediaGate:
             info=info,
             original=verdict.info if verdict.served else None,
             options=part.options,
-            uuid=media_uuid(part.kind, original.sha256, options),
+            uuid=self._name(tenant, media_uuid(part.kind, original.sha256, options)),
             cost=self._cost(info, part.options),
             source=part.source if isinstance(part.source, DataSource) and not verdict.served else None,
         )

@@ -26,7 +26,7 @@ class MediaItem:
             valid until the `Admitted` is released.
         original: what the client's content is, where `info` is that of a copy.
         options: that change the tokens.
-        uuid: of content, options and recipe together; what replicas cache by.
+        uuid: of tenant, content, options and recipe together; what replicas cache by.
         cost: tokens and cache bytes; of a video also the frames that a replica will use (`explain`).
         source: the part's; for a data URL that is sent on as it is, its text needs no encoding again.
     """
