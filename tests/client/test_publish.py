@@ -167,6 +167,16 @@ async def test_a_store_that_keeps_other_bytes_is_found_out(file: Path, name: str
     assert "provenance.json" not in store.bucket.objects
 
 
+async def test_a_store_that_alters_the_record_itself_is_found_out(file: Path) -> None:
+    class Altering(Recording):
+        async def put_bytes(self, key: str, data: bytes, *, create: bool = False) -> ObjectInfo:
+            return await super().put_bytes(key, b"{}" if key == "provenance.json" else data, create=create)
+
+    with pytest.raises(IntegrityError, match="other bytes") as caught:
+        await published(Altering(), file)
+    assert caught.value.stable_code == "publication_damaged"
+
+
 @pytest.mark.parametrize("name", ["request.json", "response.json", "artifacts/one/a/vision.jpg"])
 @pytest.mark.parametrize("damage", ["altered", "removed"])
 async def test_what_changes_after_it_was_read_back_is_not_sealed(file: Path, name: str, damage: str) -> None:

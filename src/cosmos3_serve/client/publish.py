@@ -170,13 +170,18 @@ class Publication:
                     f"before the publication could be sealed, storage no longer held what was uploaded: {faults[0]}",
                     remedy="find out what else writes there, then run again with --resume",
                 )
+            created = True
             try:
                 await self._store.put_bytes(self._place.key(PROVENANCE), provenance, create=True)
             except Conflict:
-                await self._replace_torn(provenance)
+                created = await self._replace_torn(provenance)
             if await read_bytes(self._place, PROVENANCE) != provenance:
-                if not await self._claims.sealed():
-                    raise _other_bytes(PROVENANCE, written=True)
+                if created or not await self._claims.sealed():
+                    raise IntegrityError(
+                        f"storage keeps other bytes for {PROVENANCE} than were written",
+                        remedy="do not use that publication; check the storage and publish the batch to another place",
+                        code="publication_damaged",
+                    )
                 manifest = await self.stored()
         await self._claims.forget()
         return manifest
@@ -197,11 +202,17 @@ class Publication:
         """The response that a client of this batch is publishing; None where none is there yet."""
         return await read_bytes(self._place, RESPONSE)
 
-    async def _replace_torn(self, provenance: bytes) -> None:
-        """Replace the empty file that older clients left where a file system has no hard links."""
-        found = await self._store.get_bytes(self._place.key(PROVENANCE), max_bytes=len(provenance))
-        if found is not None and found[1] == b"":
-            await self._store.swap(self._place.key(PROVENANCE), provenance, found[0])
+    async def _replace_torn(self, provenance: bytes) -> bool:
+        """Replace the empty file that older clients left where a file system has no hard links; False: it is none."""
+        key = self._place.key(PROVENANCE)
+        info = await self._store.head(key)
+        if info is None or info.size:
+            return False
+        try:
+            await self._store.swap(key, provenance, info)
+        except Conflict:  # by another client of this batch
+            return False
+        return True
 
     async def _there(self, key: str) -> ObjectInfo:
         """What is at a key that a conditional PUT found taken."""
@@ -235,7 +246,7 @@ def _other_bytes(name: str, *, written: bool) -> IntegrityError:
         return IntegrityError(
             f"storage gives back other bytes for {name} than were uploaded",
             remedy="check the storage and anything between it and the client",
-            code="output_occupied" if name != PROVENANCE else None,
+            code="output_occupied",
         )
     return IntegrityError(
         f"the output location holds other bytes for {name} than this batch's, and nothing there is overwritten",
