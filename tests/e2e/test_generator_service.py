@@ -1,13 +1,11 @@
 """The generator as it is deployed: real Ray, real Serve, the tiny checkpoint with random weights."""
 
 import concurrent.futures
-import contextlib
 import io
 import json
 import os
 import signal
 import socket
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -18,7 +16,8 @@ import pytest
 from PIL import Image
 from support.crowd import forty_of_fifty_leave
 from support.lateness import Lateness
-from support.service import Figures, client, images, shared_cache
+from support.processes import all_gone
+from support.service import Figures, client, images, readiness_until, shared_cache
 
 from cosmos3_serve.generator.local import LocalGenerator
 from cosmos3_serve.service import reaper
@@ -232,51 +231,10 @@ def descendants(service: LocalGenerator) -> list[reaper.Process]:
     return reaper.descendants(service.pid)
 
 
-def all_gone(processes: list[reaper.Process], within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while any(reaper.start_time(pid) == started for pid, started in processes):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
-
-
-@pytest.mark.timeout(600)  # three starts, one of them after a kill: minutes on a busy machine
-def test_kill_then_restart_then_drain(generator: LocalGenerator) -> None:
-    """The shared service, which ends here."""
+def test_a_drain_lets_the_running_sample_end_and_leaves_nothing(generator: LocalGenerator) -> None:
+    """The shared service, which ends here. `tests/faults` kills services and replicas, over a cheaper engine."""
     own = generator
     with client(own) as http:
-        # A replica that dies in the middle of a batch: its samples run again, the caller sees nothing of it.
-        place = post(http, images("survivor", num_frames=25, num_steps=24), Prefer="respond-async").headers["location"]
-        while http.get(place).json()["samples"][0].get("step") is None:
-            time.sleep(0.05)
-        model = replica_pid(own, "Cosmos3-Nano")
-        subprocess.run(["kill", "-9", str(model)], check=True)
-        with http.stream("GET", f"{place}/events") as stream:
-            stream.read()
-        assert http.get(place).json()["state"] == "succeeded"
-
-        # SIGKILL of the whole service, with a batch running: helpers end by themselves.
-        lost = post(http, images("lost", num_frames=25, num_steps=400), Prefer="respond-async").headers["location"]
-        time.sleep(0.5)
-    port = own.url.rsplit(":", 1)[1]
-    family = descendants(own)
-    assert len(family) > 5
-    own.kill()
-    assert all_gone(family, 15)
-
-    # The same root on the same port: what had ended is there, what was running is reported.
-    own.environ["NPA_COSMOS3_RAY_PORT"] = port
-    url = own.url
-    own.launch()
-    seen = readiness_until(own, url, 200)
-    assert seen[0][0] == 503 and {"deployment", "canary"} <= seen[0][1] and seen[-1] == (200, set())
-    own.wait_ready()
-    assert own.url == url
-    with client(own) as http:
-        assert [http.get(batch).json()["state"] for batch in (place, lost)] == ["succeeded", "failed"]
-        assert [s["code"] for s in http.get(lost).json()["samples"]] == ["interrupted"]
-
         # SIGTERM: the running sample ends and its caller gets it, nothing new is taken, every process goes.
         answers: list[httpx.Response] = []
         waiting = threading.Thread(
@@ -297,21 +255,6 @@ def test_kill_then_restart_then_drain(generator: LocalGenerator) -> None:
         if line.startswith("{"):
             assert "a red ball" not in line and own.token not in line
             json.loads(line)
-
-
-def readiness_until(own: LocalGenerator, url: str, status: int) -> list[tuple[int, set[str]]]:
-    """Every answer of /ready from the first one on: its status and the checks that did not hold."""
-    seen: list[tuple[int, set[str]]] = []
-    deadline = time.monotonic() + 120
-    with httpx.Client(base_url=url, headers=own.headers, timeout=20) as http:
-        while not seen or seen[-1][0] != status:
-            assert time.monotonic() < deadline and own.exit_code is None, own.log_tail()
-            time.sleep(0.1)
-            with contextlib.suppress(httpx.TransportError):
-                answer = http.get("/ready")
-                failing = {check["name"] for check in answer.json()["checks"] if not check["ok"]}
-                seen.append((answer.status_code, failing))
-    return seen
 
 
 def refusal_while_draining(own: LocalGenerator) -> httpx.Response:

@@ -15,8 +15,11 @@ import httpx
 import pytest
 from support.crowd import forty_of_fifty_leave
 from support.faults import Faulty, Memory, sample, states, until
+from support.processes import all_gone
 from support.scripted_engine import STEP_S
-from support.service import client
+from support.service import client, readiness_until
+
+from cosmos3_serve.service.reaper import descendants
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 MB = 1_000_000
@@ -183,16 +186,25 @@ def test_a_killed_ingress_comes_back_on_its_port_with_its_ledger(faulty: Faulty,
 
 
 def test_a_killed_service_keeps_what_ended_and_completes_the_rest_when_asked(
-    faulty: Faulty, http: httpx.Client
+    faulty: Faulty, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The same root on the same port: what had ended is there, what ran is reported."""
     batch = [sample(f"w{i}", steps=30) for i in range(12)]
     assert faulty.post(http, *batch, id="service-killed", wait=False).status_code == 202
     until(lambda: "succeeded" in states(http.get("/v1/batches/service-killed").json()).values())
     faulty.running(http, "service-killed")
     before = states(http.get("/v1/batches/service-killed").json())
     kept = {name for name, state in before.items() if state == "succeeded"}
+    family, url = descendants(faulty.pid), faulty.url
+    assert len(family) > 5
     faulty.kill()
-    faulty.launch().wait_ready()
+    assert all_gone(family, 15), "helpers end by themselves"
+    monkeypatch.setitem(faulty.environ, "NPA_COSMOS3_RAY_PORT", url.rsplit(":", 1)[1])
+    faulty.launch()
+    seen = readiness_until(faulty, url, 200)
+    assert seen[0][0] == 503 and "canary" in seen[0][1] and seen[-1] == (200, set())
+    faulty.wait_ready()
+    assert faulty.url == url
     with client(faulty) as again:
         after = states(faulty.ended(again, "service-killed"))
         assert {after[name] for name in kept} == {"succeeded"}

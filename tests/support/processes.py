@@ -6,6 +6,8 @@ import time
 import uuid
 from pathlib import Path
 
+from cosmos3_serve.service import reaper
+
 MARK = "COSMOS_TEST_MARK"
 
 
@@ -40,3 +42,13 @@ def left_after(mark: dict[str, str], within_s: float = 10.0) -> dict[int, str]:
     while (left := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left
+
+
+def all_gone(processes: list[reaper.Process], within_s: float) -> bool:
+    """Whether none of them is alive, within the time."""
+    deadline = time.monotonic() + within_s
+    while any(reaper.start_time(pid) == started for pid, started in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True

@@ -1,6 +1,8 @@
 """What tests that talk to a generator service share."""
 
+import contextlib
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +53,18 @@ class Figures:
                     found[float(match[1])] = int(here - before)
                 before = here
         return found
+
+
+def readiness_until(own: LocalGenerator, url: str, status: int) -> list[tuple[int, set[str]]]:
+    """Every answer of /ready from the first one on: its status and the checks that did not hold."""
+    seen: list[tuple[int, set[str]]] = []
+    deadline = time.monotonic() + 120
+    with httpx.Client(base_url=url, headers=own.headers, timeout=20) as http:
+        while not seen or seen[-1][0] != status:
+            assert time.monotonic() < deadline and own.exit_code is None, own.log_tail()
+            time.sleep(0.1)
+            with contextlib.suppress(httpx.TransportError):
+                answer = http.get("/ready")
+                failing = {check["name"] for check in answer.json()["checks"] if not check["ok"]}
+                seen.append((answer.status_code, failing))
+    return seen

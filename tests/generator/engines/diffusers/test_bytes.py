@@ -1,7 +1,7 @@
 """Same bytes: on one machine and with one number of threads a sample's files do not depend on its company or its slot.
 
 By default samples of one layout share the matrix products where that was seen to change no bit; packed come what may,
-as on CUDA, equal shapes must have the same bits on this machine, mixed ones agree within 1e-5.
+as on CUDA, they agree within 1e-5.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +21,11 @@ def packed(root):
         yield remembering(make_engine(root, patch, packing="wave"))
 
 
+def error(found: Any, expected: Any) -> float:
+    """Largest difference of the latents, relative to the largest of them."""
+    return float((found.latents - expected.latents).abs().max() / expected.latents.abs().max())
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_alone_and_in_a_wave_of_four(engine, packed, root, files, mode):
     def jobs(order: list[int]) -> list[Any]:
@@ -30,15 +35,18 @@ def test_every_mode_alone_and_in_a_wave_of_four(engine, packed, root, files, mod
     order = [1, 0] if mode == "transfer" else [2, 0, 3, 1]
     alone = [latents(engine, job)[0] for job in jobs(sorted(order))]
     assert not same(alone[0], alone[1])
-    for packing, together in (("default", engine), ("packed", packed)):
-        results = latents(together, *jobs(order))
-        for index, result in zip(order, results, strict=True):
-            assert same(result, alone[index]), f"sample {index} differs in a wave, {packing}"
+    for index, result, unproven in zip(
+        order, latents(engine, *jobs(order)), latents(packed, *jobs(order)), strict=True
+    ):
+        assert same(result, alone[index]), f"sample {index} differs in a wave"
+        assert error(unproven, alone[index]) < 1e-5, f"sample {index} differs in a wave, packed"
 
 
+@pytest.mark.usefixtures("torch_threads")
 def test_a_wave_of_equal_shapes_is_one_forward_a_step(root, monkeypatch):
-    """After the first step, which also runs sample by sample to see that the bits are the same."""
-    fresh = make_engine(root, monkeypatch)
+    """After the first step, which also runs sample by sample to see that the bits are the same. Where they are not, as
+    they may be on a CPU that no one has tried, it goes on sample by sample."""
+    fresh = make_engine(root, monkeypatch, threads=1)
     real, blocks = fresh._network.forward, []
     monkeypatch.setattr(fresh._network, "forward", lambda block: blocks.append(len(block)) or real(block))
     for turn, proof in (("first", [2, 2, 2, 2]), ("second", [])):
@@ -48,7 +56,9 @@ def test_a_wave_of_equal_shapes_is_one_forward_a_step(root, monkeypatch):
             for i, p in enumerate(PROMPTS)
         ]
         latents(fresh, *jobs)
-        assert blocks == [*proof, 8, 8, 8, 8]  # each sample with its prompt and its negative prompt
+        [proved] = fresh._proven._same.values()
+        rest = [8, 8, 8] if proved else [2] * 12  # each sample with its prompt and its negative prompt
+        assert blocks == [*proof, *([8] if proof or proved else [2] * 4), *rest]
 
 
 def test_mixed_shapes_are_recorded_and_packed_they_agree_within_1e_5(packed, root, files):
@@ -58,8 +68,7 @@ def test_mixed_shapes_are_recorded_and_packed_they_agree_within_1e_5(packed, roo
     items = packed.denoise(jobs, lambda *_: None, lambda key: False)
     assert all(item.wave.mixed_shapes and item.wave.inference_batch == 5 for item in items)
     for item, own in zip(items, alone, strict=True):
-        error = (item.latents.latents - own.latents).abs().max() / own.latents.abs().max()
-        assert error < 1e-5
+        assert error(item.latents, own) < 1e-5
 
 
 @pytest.fixture
