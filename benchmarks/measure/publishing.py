@@ -37,11 +37,13 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Load:
-    """`count` artifacts of about `size` bytes each (0: as the server makes them)."""
+    """`count` artifacts, `large` of them (all where 0, in `publishing`) of about `size` bytes (0: as the server makes
+    them)."""
 
     name: str
     count: int
     size: int = 0
+    large: int = 0
 
 
 class TimedServer(BaselineServer):

@@ -54,7 +54,7 @@ class Contender:
         return f"{self.system}, {self.profile}"
 
     def client(self) -> Reasoner:
-        return Reasoner(self.url, environ={REASONER_TOKEN_ENV: self.token or "none"}, proxies=False)
+        return Reasoner(self.url, environ={REASONER_TOKEN_ENV: self.token or "none"})
 
     def cpu(self) -> float:
         return cpu_s([pid for root in self.pids() for pid in tree(root)])

@@ -1,10 +1,14 @@
-"""Windows: what may lie in the spool at once (the rest of the delivery is tested through the whole client)."""
+"""What may lie in the spool and be in flight at once (the rest of the delivery is tested through the whole client)."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
-from cosmos3_serve.client.deliver import windows
+from cosmos3_serve.client.deliver import SMALL_AT_ONCE, SMALL_BYTES, Delivery, windows
+from cosmos3_serve.client.publish import UPLOADS
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import LimitExceeded
 
@@ -31,3 +35,30 @@ def test_one_file_larger_than_the_spool_names_both_numbers() -> None:
     with pytest.raises(LimitExceeded, match=r"11 bytes.* 10") as caught:
         list(windows(artifacts(3, 11), 10))
     assert "--spool-bytes" in caught.value.remedy
+
+
+async def test_small_downloads_and_uploads_overlap_and_large_downloads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, most = {"small": 0, "large": 0, "put": 0}, {"small": 0, "large": 0, "put": 0}
+
+    async def work(kind: str) -> None:
+        now[kind] += 1
+        most[kind] = max(most[kind], now[kind])
+        for _ in range(3):
+            await asyncio.sleep(0)
+        now[kind] -= 1
+
+    class Counted(Delivery):
+        async def _begin(self) -> None: ...
+
+        async def _fetch(self, artifact: Artifact) -> None:
+            await work("small" if artifact.bytes <= SMALL_BYTES else "large")
+
+        async def _put(self, artifact: Artifact) -> None:
+            await work("put")
+
+    nothing: Any = None
+    delivery = Counted(nothing, nothing, nothing, nothing, b"", nothing, nothing, concurrency=3, spool_bytes=1)
+    window = artifacts(*[10] * 100, *[SMALL_BYTES + 1] * 20)
+    await delivery._fetch_all(window)
+    await delivery._put_all(window)
+    assert most == {"small": 3 * SMALL_AT_ONCE, "large": 3, "put": UPLOADS} and not any(now.values())

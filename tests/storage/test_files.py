@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -46,3 +48,24 @@ def test_parts_are_hidden_fresh_siblings(tmp_path: Path) -> None:
         files.create_part(one)
     files.publish_new(one, tmp_path / "k")
     assert (tmp_path / "k").read_bytes() == b"data" and not one.exists()
+
+
+@pytest.mark.parametrize("number", [None, errno.EXDEV, errno.ENOSYS, errno.EINVAL])
+def test_a_file_is_copied_in_the_kernel_or_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None
+) -> None:
+    data = os.urandom(3 * files.COPY_BYTES + 5)
+    (tmp_path / "source").write_bytes(data)
+
+    def refuse(*_: object) -> int:
+        raise OSError(number, "no copying here")
+
+    if number:
+        monkeypatch.setattr(os, "copy_file_range", refuse)
+    source = os.open(tmp_path / "source", os.O_RDONLY)
+    target = files.create_part(tmp_path / "target")
+    while count := files.copy_some(source, target, files.COPY_BYTES + 1):
+        assert count <= files.COPY_BYTES + 1
+    os.close(source)
+    os.close(target)
+    assert (tmp_path / "target").read_bytes() == data

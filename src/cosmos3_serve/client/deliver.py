@@ -25,6 +25,8 @@ from cosmos3_serve.publication.pool import each
 from cosmos3_serve.storage.files import in_thread
 
 READ_BACKS = 8
+SMALL_BYTES = 256 * 1024
+SMALL_AT_ONCE = 4  # small downloads in the place of a large one
 
 
 @dataclass
@@ -84,7 +86,11 @@ class Delivery:
         self.phases[phase] += time.monotonic() - started
 
     async def _fetch_all(self, window: list[Artifact]) -> None:
-        await each(window, self.concurrency, self._fetch)
+        # Small files wait for round trips, large ones for bandwidth.
+        small = [artifact for artifact in window if artifact.bytes <= SMALL_BYTES]
+        large = [artifact for artifact in window if artifact.bytes > SMALL_BYTES]
+        lanes = [(large, self.concurrency), (small, self.concurrency * SMALL_AT_ONCE)]
+        await each(lanes, len(lanes), lambda lane: each(lane[0], lane[1], self._fetch))
 
     async def _fetch(self, artifact: Artifact) -> None:
         path = await self.transfer.fetch(artifact)

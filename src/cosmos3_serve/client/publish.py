@@ -40,7 +40,7 @@ from cosmos3_serve.storage.store import ObjectInfo
 
 __all__ = ["Contested", "Found", "Publication", "Sealed"]
 
-UPLOADS = 2  # each holds some multipart pieces in memory
+UPLOADS = 32  # files at once, so that one is read back while another is sent; the store bounds what is in memory
 CONFIRMS = 16  # objects looked up at once before the seal
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from cosmos3_serve.client import follow, limits, load, outcome, problem, record
 from cosmos3_serve.client.acceptance import Accepted, accept
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.client.deliver import Delivery
+from cosmos3_serve.client.deliver import SMALL_AT_ONCE, Delivery
 from cosmos3_serve.client.http import Service
 from cosmos3_serve.client.journal import Journal, Journals, Run, default_root, key_of
 from cosmos3_serve.client.progress import Progress
@@ -136,9 +136,8 @@ class Submission:
     def service(self, endpoint: str, token: str) -> Service:
         if warning := load.plain_http_warning(endpoint):
             self.progress.notice(warning)
-        return Service(
-            endpoint, token, self.deadline, connections=self.order.concurrency + 2, on_retry=self.progress.notice
-        )
+        connections = self.order.concurrency * (1 + SMALL_AT_ONCE) + 2
+        return Service(endpoint, token, self.deadline, connections=connections, on_retry=self.progress.notice)
 
     def allow_time(self, request: BatchRequest) -> None:
         """Start the deadline that follows from the batch, unless one was given."""

@@ -222,13 +222,13 @@ class BucketStore(ObjectStore):
             raise files.failure("read the file to upload", error) from None
         if create and await self.head(key) is not None:
             raise Conflict("cannot upload the file: the object exists already", code="object_exists")
-        etag = await Multipart(self._clients, self.pace, self._policy).upload(key, path, size)
+        await Multipart(self._clients, self.pace, self._policy).upload(key, path, size)
         attempts = Attempts(self._policy)
         while (stored := await self.head(key)) is None:
             await after(_not_there_yet(), attempts)
         if stored.size != size:
             raise IntegrityError(f"after the upload of {size} bytes object storage holds {stored.size} bytes")
-        return ObjectInfo(key, size, etag)
+        return stored
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         prefix = prefix.strip("/")

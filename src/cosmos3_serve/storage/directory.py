@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -25,6 +26,7 @@ from cosmos3_serve.storage.store import (
 from cosmos3_serve.storage.uri import check_key
 
 LIST_PAGE = 500
+HOP_BYTES = 16 * 1024 * 1024  # for one call in a thread
 
 
 class DirectoryStore(ObjectStore):
@@ -90,16 +92,37 @@ class DirectoryStore(ObjectStore):
             raise files.failure("read the object", error) from None
 
     async def put_bytes(self, key: str, data: bytes, *, create: bool = False) -> ObjectInfo:
-        return await self._store(key, [data], files.publish_new if create else files.publish)
+        return await self._store(key, data, files.publish_new if create else files.publish)
 
     async def swap(self, key: str, data: bytes, expected: ObjectInfo) -> ObjectInfo:
         def publish(part: Path, path: Path) -> None:
             files.publish_swap(part, path, lambda stat: S_ISREG(stat.st_mode) and _tag(stat) == expected.etag)
 
-        return await self._store(key, [data], publish)
+        return await self._store(key, data, publish)
 
     async def put_file(self, key: str, path: Path, *, create: bool = False) -> ObjectInfo:
-        return await self._store(key, _chunks_of(path), files.publish_new if create else files.publish)
+        return await self._store(key, path, files.publish_new if create else files.publish)
+
+    async def hash_object(self, key: str) -> tuple[int, str]:
+        path, digest, size = self._path(key), hashlib.sha256(), 0
+
+        def some(handle: int) -> int:
+            seen = 0
+            while seen < HOP_BYTES and (chunk := os.read(handle, CHUNK_BYTES)):
+                digest.update(chunk)
+                seen += len(chunk)
+            return seen
+
+        try:
+            handle = await files.in_thread(_open_regular, path)
+            try:
+                while count := await files.in_thread(some, handle):
+                    size += count
+            finally:
+                os.close(handle)  # every read has ended: in_thread never leaves one running
+        except OSError as error:
+            raise files.failure("read the object", error) from None
+        return size, digest.hexdigest()
 
     async def prove(self, prefix: str = "", *, swap: bool = False) -> Proof:
         folder = self._path(f"{prefix}/{PROBES}" if prefix else PROBES)
@@ -117,16 +140,16 @@ class DirectoryStore(ObjectStore):
         finally:
             await files.in_thread(files.remove_empty, [folder, *made])
 
-    async def _store(self, key: str, chunks: Iterable[bytes], publish: Callable[[Path, Path], None]) -> ObjectInfo:
+    async def _store(self, key: str, source: bytes | Path, publish: Callable[[Path, Path], None]) -> ObjectInfo:
         path = self._path(key)
         part = files.part_of(path)
         try:
             handle = await files.in_thread(files.create_with_parents, part)
             try:
-                # One short thread call a chunk, so that a cancelled copy ends at the next one.
-                pieces = iter(chunks)
-                while piece := await files.in_thread(next, pieces, b""):
-                    await files.in_thread(files.write_all, handle, piece)
+                if isinstance(source, bytes):
+                    await files.in_thread(files.write_all, handle, source)
+                else:
+                    await self._copy(source, handle)
                 await files.in_thread(os.fsync, handle)
                 await files.in_thread(publish, part, path)
                 stat = os.fstat(handle)
@@ -141,6 +164,15 @@ class DirectoryStore(ObjectStore):
         finally:
             await files.in_thread(files.discard, part)
         return _info(key, stat)
+
+    async def _copy(self, source: Path, target: int) -> None:
+        handle = await files.in_thread(os.open, source, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # One short thread call for some megabytes, so that a cancelled copy ends at the next one.
+            while await files.in_thread(files.copy_some, handle, target, HOP_BYTES):
+                pass
+        finally:
+            os.close(handle)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         prefix = prefix.strip("/")
@@ -203,12 +235,6 @@ def _open_regular(path: Path) -> int:
         os.close(handle)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     return handle
-
-
-def _chunks_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as source:
-        while chunk := source.read(CHUNK_BYTES):
-            yield chunk
 
 
 def _walk(top: Path, prefix: str) -> Iterator[ObjectInfo]:

@@ -20,6 +20,7 @@ from cosmos3_serve.errors import Conflict, IntegrityError, StorageFailure
 from cosmos3_serve.storage import files
 
 CHUNK_BYTES = 1024 * 1024
+HASHED_AT_ONCE = 64 * 1024  # on the event loop: shorter than a change of threads
 BOOKKEEPING = ".cosmos3-"  # folders of ours; a local one goes with its last object
 PROBES = f"{BOOKKEEPING}probes"  # of the objects that proofs use
 PROBE_KEPT_S = 3600.0  # a proof takes seconds: what is older was left by a killed process
@@ -193,10 +194,21 @@ class ObjectStore(ABC):
     async def hash_object(self, key: str) -> tuple[int, str]:
         """Size in bytes and SHA-256 of what a reader gets back, by streaming it."""
         digest, size = hashlib.sha256(), 0
-        async with aclosing(self.get_stream(key)) as chunks:
-            async for chunk in chunks:
-                await files.in_thread(digest.update, chunk)
-                size += len(chunk)
+        hashing: asyncio.Future[None] | None = None  # of one chunk, while the next one arrives
+        try:
+            async with aclosing(self.get_stream(key)) as chunks:
+                async for chunk in chunks:
+                    size += len(chunk)
+                    if hashing is not None:
+                        await hashing
+                        hashing = None
+                    if len(chunk) <= HASHED_AT_ONCE:
+                        digest.update(chunk)
+                    else:
+                        hashing = asyncio.ensure_future(files.in_thread(digest.update, chunk))
+        finally:
+            if hashing is not None:
+                await hashing
         return size, digest.hexdigest()
 
     async def download(
