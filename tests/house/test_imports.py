@@ -18,7 +18,7 @@ EVERYWHERE = {"errors", "settings", "retry", "proxies"}
 ALLOWED: dict[str, set[str] | None] = {
     "cli": None,  # everything
     "trial": {
-        *("client", "reasoner_client", "checks", "review", "publication", "generator", "reasoner"),
+        *("queue", "client", "reasoner_client", "checks", "review", "publication", "generator", "reasoner"),
         *("service", "weights", "storage", "contract"),
     },
     "deploy": {"contract"},
@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "review": {"publication", "contract", "storage"},
     "checks": {"weights", "storage", "contract"},
     "reasoner_client": {"client", "contract"},
+    "queue": {"client", "publication", "contract", "storage"},
     "client": {"publication", "contract", "storage"},
     "publication": {"contract", "storage"},
     "generator": {"service", "weights", "storage", "contract"},
@@ -40,7 +41,10 @@ ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
 }
 HEAVY = {"ray", "torch", "diffusers", "transformers", "numpy", "fastapi", "moto"}
-LIGHT_ROOMS = ("contract", "storage", "publication", "client", "reasoner_client", "review", "checks", "deploy")
+LIGHT_ROOMS = (
+    *("contract", "storage", "publication", "client", "queue"),
+    *("reasoner_client", "review", "checks", "deploy"),
+)
 CLIENT_CPU_S = 0.5
 
 

@@ -23,7 +23,14 @@ def register(app: typer.Typer) -> None:
 @settings_options(ClientSettings)
 def ray_batch(
     flags: dict[str, Any],
-    input_path: Annotated[str, typer.Option("--input-path", help="Batch: a JSON file or s3://bucket/key.")] = "",
+    input_path: Annotated[
+        str,
+        typer.Option(
+            "--input-path",
+            help="Batch: a JSON file or s3://bucket/key. Queue: a folder, a glob or s3://bucket/prefix/ of batches, or "
+            "samples by line (.jsonl).",
+        ),
+    ] = "",
     output_path: Annotated[str, typer.Option("--output-path", help="s3://bucket/prefix/ or an absolute folder.")] = "",
     run_id: Annotated[str, typer.Option("--run-id", help="Recorded in the provenance.")] = "",
     dry_run: Annotated[
@@ -41,13 +48,28 @@ def ray_batch(
     """Submit a batch, wait, verify every file, publish; prints the manifest.
 
     The bearer token comes from the environment variable that --token-env names. After Ctrl-C, a crash or a timeout the
-    same run continues with --resume.
+    same run continues with --resume. Many batches or many samples become a queue of parts, each published on its own
+    and then indexed; the same command continues it, on any number of machines (`cosmos3 queue`).
     """
     from cosmos3_serve.client.progress import Bars
     from cosmos3_serve.client.submit import submit_batch
+    from cosmos3_serve.queue.sources import is_queue
 
     # An empty flag is no flag: the environment decides, as in the baseline.
-    settings = ClientSettings.load({name: value for name, value in flags.items() if value != ""})
+    flags["endpoint"] = [text for text in flags["endpoint"] or () if text.strip()]
+    settings = ClientSettings.load({name: value for name, value in flags.items() if value not in ("", [])})
+    if is_queue(input_path):
+        from cosmos3_serve.cli import queue
+
+        queue.work_on(
+            settings, input_path, output_path, run_id=run_id, dry_run=dry_run, allow_partial=allow_partial, quiet=quiet
+        )
+        return
+    if len(settings.endpoint) > 1:
+        raise UsageError(
+            "one batch goes to one service, and several are named",
+            remedy="name one --endpoint, or give a folder of batches or samples by line (.jsonl)",
+        )
     if not resume:
         for flag, value in (("--input-path", input_path), ("--output-path", output_path)):
             if not value.strip():
@@ -61,7 +83,11 @@ def ray_batch(
             resume=resume,
             allow_partial=allow_partial,
             progress=progress,
-            **settings.model_dump() | {"expected_revision": settings.expected_revision or FRAMEWORK_REVISION},
+            **settings.model_dump(exclude={"parallel_parts", "part_attempts"})
+            | {
+                "endpoint": "".join(settings.endpoint),
+                "expected_revision": settings.expected_revision or FRAMEWORK_REVISION,
+            },
         )
     output.emit(manifest)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from pydantic import ByteSize
+from pydantic import ByteSize, field_validator
 
 from cosmos3_serve.settings.base import MIB, TOKEN_ENV, Settings, option
 
@@ -12,7 +13,11 @@ from cosmos3_serve.settings.base import MIB, TOKEN_ENV, Settings, option
 class ClientSettings(Settings):
     """What a user may set on `cosmos3 ray-batch` besides the batch itself."""
 
-    endpoint: str = option("", "Address of the service, http(s)://host:port.", env="NPA_COSMOS3_RAY_ENDPOINT")
+    endpoint: tuple[str, ...] = option(
+        (),
+        "Address of the service, http(s)://host:port; a queue may use several (in the variable: with commas).",
+        env="NPA_COSMOS3_RAY_ENDPOINT",
+    )
     token_env: str = option(TOKEN_ENV, "Name of the variable that holds the bearer token.", min_length=1)
     expected_revision: str | None = option(
         None, "Framework revision that the service must report; default: the pinned framework commit.",
@@ -29,3 +34,16 @@ class ClientSettings(Settings):
     journal_dir: Path | None = option(
         None, "Where unfinished runs are kept; default: the user's state folder.", env="COSMOS3_CLIENT_JOURNAL_DIR"
     )
+    parallel_parts: int = option(
+        2, "Queues: parts that each service works on at once.", env="COSMOS3_CLIENT_PARALLEL_PARTS", ge=1, le=64
+    )
+    part_attempts: int = option(
+        2, "Queues: attempts at a part before it is published without the samples that failed.",
+        env="COSMOS3_CLIENT_PART_ATTEMPTS", ge=1, le=100,
+    )  # fmt: skip
+
+    @field_validator("endpoint", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        """An environment variable holds a comma list."""
+        return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
