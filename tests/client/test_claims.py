@@ -26,7 +26,7 @@ from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import Conflict, StorageFailure
 from cosmos3_serve.storage.location import Location
 
-SEEDS = range(120)
+SEEDS = range(60)
 LONG = range(1000, 2000)
 
 

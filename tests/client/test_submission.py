@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from cosmos3_serve.errors import (
     StorageFailure,
     UsageError,
 )
+from cosmos3_serve.storage import files
 from cosmos3_serve.storage.directory import DirectoryStore
 
 SAMPLES = [
@@ -329,3 +332,27 @@ def test_a_passing_conflict_or_a_late_object_ends_nothing(
             input_path=batch(tmp_path, SAMPLES[:1]), output_path=f"s3://passing/{lost}/out/", endpoint=ledger.endpoint
         )
         assert manifest["status"] == "completed" and proxy.faults > 0
+
+
+@pytest.mark.parametrize("rename", [True, False], ids=["renameat2", "nothing"])
+def test_a_file_system_without_hard_links_publishes_whole_files_or_is_refused_before_anything_is_sent(
+    ledger: LedgerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rename: bool
+) -> None:
+    def no_links(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    def unsupported(*_: Any) -> None:
+        raise files.Unsupported(errno.EINVAL, "it has neither hard links nor a rename that does not replace")
+
+    monkeypatch.setattr(os, "link", no_links)
+    if not rename:
+        monkeypatch.setattr(files, "_rename_no_replace", unsupported)
+    options = {"input_path": batch(tmp_path, SAMPLES[:1]), "endpoint": ledger.endpoint}
+    if rename:
+        manifest = submit_batch(**options, output_path=str(tmp_path / "out"))
+        assert json.loads((tmp_path / "out" / "provenance.json").read_bytes()) == manifest
+        return
+    with pytest.raises(StorageFailure) as caught:
+        submit_batch(**options, output_path=str(tmp_path / "out"))
+    assert caught.value.stable_code == "conditional_put_unsupported" and ledger.ledger == {}
+    assert files_of(tmp_path / "out") == []

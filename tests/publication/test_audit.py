@@ -20,8 +20,9 @@ from cosmos3_serve.cli import main
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import ExitCode, UsageError
 from cosmos3_serve.publication import audit_all as audits
-from cosmos3_serve.publication.audit import Audit, Outcome, audit_place
+from cosmos3_serve.publication.audit import Audit, Outcome, audit
 from cosmos3_serve.publication.audit_all import audit_all, places_below
+from cosmos3_serve.publication.decode import Decoder
 from cosmos3_serve.storage.location import open_store
 
 SAMPLES = [
@@ -55,7 +56,11 @@ def cosmos3(words: list[str]) -> int:
 
 
 def audited(folder: Path) -> Audit:
-    return asyncio.run(audit_place(open_store(str(folder))))
+    async def run() -> Audit:
+        async with Decoder(processes=1) as decoder:  # a start of each costs more than what it decodes here
+            return await audit(open_store(str(folder)), decoder)
+
+    return asyncio.run(run())
 
 
 def record_of(folder: Path) -> dict[str, Any]:
