@@ -34,9 +34,7 @@ def _cells(tile: Tile) -> list[str]:
     card, record = tile.card, tile.publication.provenance
     bad = [f"{card.code}: {card.message}"] if card.failed else []
     remarks = "<br>".join(escape(text) for text in [*bad, tile.problem, *tile.remarks] if text)
-    files = "<br>".join(
-        f"{escape(item.path)} <code>{item.sha256}</code>" for item in record.artifacts if item.sample == card.name
-    )
+    files = "<br>".join(f"{escape(file.path)} <code>{file.sha256}</code>" for file in card.files)
     texts = (tile.title or card.name, card.prompt, card.mode, str(card.seed), tile.publication.engine, record.weights)
     cells = [*map(escape, (*texts, card.guardrails)), f'<span class="bad">{remarks}</span>', files]
     return [f"<td>{cell}</td>" for cell in cells]

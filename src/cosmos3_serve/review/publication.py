@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cosmos3_serve.contract.provenance import Provenance
-from cosmos3_serve.contract.records import SampleRecord, SampleState
+from cosmos3_serve.contract.records import Artifact, SampleRecord, SampleState
 from cosmos3_serve.contract.wire import VISION_IMAGE, VISION_VIDEO
 from cosmos3_serve.errors import InputError, NotFound
 from cosmos3_serve.publication.layout import PROVENANCE, REQUEST
@@ -38,6 +38,7 @@ class Card:
     action: tuple[int, int] | None
     media: str | None
     controls: tuple[str, ...]
+    files: tuple[Artifact, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -48,15 +49,15 @@ class Card:
 class Publication:
     """A publication that is there: `provenance.json` was read and has the contract's shape.
 
-    `digest` is the SHA-256 of its bytes. `verified` is set by `verify`; from then on every file is compared again with
-    what provenance declares when it is fetched.
+    `digest` is the SHA-256 of its bytes. `declared` (path to size and SHA-256) is set by `verify`; from then on every
+    file is compared again with it when it is fetched.
     """
 
     place: Location
     provenance: Provenance
     cards: tuple[Card, ...]
     digest: str
-    verified: bool = False
+    declared: Mapping[str, tuple[int, str]] | None = None
 
     @property
     def engine(self) -> str:
@@ -71,11 +72,9 @@ class Publication:
         """A local copy of one artifact in `folder`. Raises as `ObjectStore.download`; IntegrityError if verified."""
         path = folder / PurePosixPath(artifact).name
         got = await self.place.store.download(self.place.key(f"artifacts/{artifact}"), path)
-        if self.verified:
-            declared = {item.path: (item.bytes, item.sha256) for item in self.provenance.artifacts}
-            if declared.get(artifact) != (got.size, got.sha256):
-                fault = Fault(f"artifacts/{artifact}", "altered", "was altered while it was read")
-                raise damaged([fault], str(self.place))
+        if self.declared is not None and self.declared.get(artifact) != (got.size, got.sha256):
+            fault = Fault(f"artifacts/{artifact}", "altered", "was altered while it was read")
+            raise damaged([fault], str(self.place))
         return path
 
     async def verify(self) -> Publication:
@@ -90,7 +89,8 @@ class Publication:
         ):  # as the baseline's client wrote it: nobody can tell whether it is intact
             raise damaged([Fault(REQUEST, "unhashed", "has no hash in provenance.json")], str(self.place))
         await require_intact(self.place, self.provenance.model_dump(mode="json"))
-        return replace(self, verified=True)
+        declared = {item.path: (item.bytes, item.sha256) for item in self.provenance.artifacts}
+        return replace(self, declared=declared)
 
 
 async def read_publication(location: str, scratch: Path, environ: Mapping[str, str] | None = None) -> Publication:
@@ -131,9 +131,9 @@ def cards_of(provenance: Provenance) -> tuple[Card, ...]:
         if isinstance(name, str):
             results[name] = result
     records = {record.name: record for record in provenance.samples}
-    files: dict[str, list[str]] = {}
+    files: dict[str, list[Artifact]] = {}
     for artifact in provenance.artifacts:
-        files.setdefault(artifact.sample, []).append(artifact.path)
+        files.setdefault(artifact.sample, []).append(artifact)
     return tuple(
         _card(name, results.get(name, {}), records.get(name), files.get(name, []), provenance)
         for name in provenance.sample_names
@@ -141,11 +141,11 @@ def cards_of(provenance: Provenance) -> tuple[Card, ...]:
 
 
 def _card(
-    name: str, result: dict[str, Any], record: SampleRecord | None, files: list[str], provenance: Provenance
+    name: str, result: dict[str, Any], record: SampleRecord | None, files: list[Artifact], provenance: Provenance
 ) -> Card:
     args = result.get("args") or {}
     code, message = _failure(result, record)
-    names = {PurePosixPath(path).name: path for path in files}
+    names = {PurePosixPath(file.path).name: file.path for file in files}
     actions = [out.get("content", {}).get("action") for out in result.get("outputs") or []]
     return Card(
         name=name,
@@ -160,6 +160,7 @@ def _card(
         action=next((size for action in actions if (size := _matrix(action))), None),
         media=names.get(VISION_IMAGE) or names.get(VISION_VIDEO),
         controls=tuple(names[key] for key in sorted(names) if key.startswith("control_")),
+        files=tuple(files),
     )
 
 

@@ -165,9 +165,5 @@ def about(publication: Publication, card: Card, remarks: Sequence[str]) -> str:
     if card.failed:
         lines.append(f"- **no result**: {card.code}: {card.message}")
     lines += [f"- **{remark}**" for remark in remarks]
-    lines += [
-        f"- {item.path.split('/', 2)[2]}: {item.bytes} bytes, sha256 {item.sha256}"
-        for item in record.artifacts
-        if item.sample == card.name
-    ]
+    lines += [f"- {item.path.split('/', 2)[2]}: {item.bytes} bytes, sha256 {item.sha256}" for item in card.files]
     return "\n".join(lines)

@@ -248,6 +248,9 @@ def qualify_ledger(request: BatchRequest, response: bytes, expected_revision: st
     bound = bind_partial(request, decode_json(response), expected_revision=expected_revision)
     found = Qualified(response=response, bound=bound)
     results = {result["args"]["name"]: result for result in bound.response.outputs}
+    files: dict[str, list[Artifact]] = {}
+    for artifact in bound.artifacts:
+        files.setdefault(artifact.sample, []).append(artifact)
     for sample, verdict in zip(request.samples, bound.verdicts, strict=True):
         name, result = verdict.name, results[verdict.name]
         try:
@@ -259,7 +262,7 @@ def qualify_ledger(request: BatchRequest, response: bytes, expected_revision: st
         except NativeProblem as problem:
             found.add(problem, name)
             continue
-        artifacts = [artifact for artifact in bound.artifacts if artifact.sample == name]
+        artifacts = files.get(name, [])
         found.take(native, artifacts)
         found.natives += [
             NativeFile(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -82,9 +83,14 @@ def report(
     names = origin.request.names
     no = refusal(found, names, allow_partial=partial)
     shown = {proof.path: proof.model_dump(exclude={"path"}, exclude_none=True) for proof in media}
+    findings, natives = defaultdict(list), defaultdict(list)
+    for finding in found.findings:
+        findings[finding.sample].append(finding)
+    for native in recovery.natives:
+        natives[native.sample].append(native)
     samples = []
     for name in names:
-        mine = [finding for finding in found.findings if finding.sample == name]
+        mine = findings[name]
         result, lost = found.results.get(name), found.missing.get(name)
         state = "refused" if mine else "qualified" if result else "missing"
         samples.append(
@@ -96,8 +102,7 @@ def report(
                 "num_frames": result.args.get("num_frames") if result else None,
                 "files": [
                     native.model_dump(exclude={"sample"}) | {"decoded": shown.get(native.path)}
-                    for native in recovery.natives
-                    if native.sample == name
+                    for native in natives[name]
                 ],
                 "findings": [_shown(finding) for finding in ([lost] if lost else mine)],
             }
