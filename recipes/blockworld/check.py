@@ -62,7 +62,12 @@ def _reasoner(net: torch.nn.Module, vision: torch.nn.Module, vae: torch.nn.Modul
     frames = torch.rand(2, 4, 192, 320, 3)
     ours, deep = towers.see(vision, frames)
     flat = towers.vision_patches(frames).flatten(0, 2)
-    out = vision(flat, torch.tensor([[2, 12, 20]] * 2))
+    from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
+    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
+
+    stock = Qwen3VLVisionModel(Qwen3VLVisionConfig(**layout.vision_config())).float().eval()
+    stock.load_state_dict(vision.state_dict())
+    out = stock(flat, torch.tensor([[2, 12, 20]] * 2))
     gap = (ours.flatten(0, 1) - out.pooler_output).abs().max() / out.pooler_output.abs().max()
     assert gap < 2e-4, f"vision encoder differs by {gap:.2e}"
     for mine, theirs in zip(deep, out.deepstack_features, strict=True):

@@ -98,11 +98,43 @@ def new_vae(mean: list[float] | None = None, std: list[float] | None = None) -> 
     return AutoencoderKLWan(**config)
 
 
-def new_vision() -> Any:
-    from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
-    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
+class VisionBlock(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1 = torch.nn.LayerNorm(VISION_HIDDEN, eps=1e-6)
+        self.norm2 = torch.nn.LayerNorm(VISION_HIDDEN, eps=1e-6)
+        self.attn = torch.nn.Module()
+        self.attn.qkv = torch.nn.Linear(VISION_HIDDEN, 3 * VISION_HIDDEN)
+        self.attn.proj = torch.nn.Linear(VISION_HIDDEN, VISION_HIDDEN)
+        self.mlp = torch.nn.Module()
+        self.mlp.linear_fc1 = torch.nn.Linear(VISION_HIDDEN, VISION_INTERMEDIATE)
+        self.mlp.linear_fc2 = torch.nn.Linear(VISION_INTERMEDIATE, VISION_HIDDEN)
 
-    return Qwen3VLVisionModel(Qwen3VLVisionConfig(**vision_config())).float()
+
+class VisionMerger(torch.nn.Module):
+    def __init__(self, late: bool) -> None:
+        super().__init__()
+        self.use_postshuffle_norm = late
+        self.norm = torch.nn.LayerNorm(VISION_HIDDEN * (4 if late else 1), eps=1e-6)
+        self.linear_fc1 = torch.nn.Linear(4 * VISION_HIDDEN, 4 * VISION_HIDDEN)
+        self.linear_fc2 = torch.nn.Linear(4 * VISION_HIDDEN, HIDDEN)
+
+
+class Vision(torch.nn.Module):
+    """Parameters of transformers' `Qwen3VLVisionModel` under its names; `towers.see` is its forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch_embed = torch.nn.Module()
+        self.patch_embed.proj = torch.nn.Conv3d(3, VISION_HIDDEN, (2, 16, 16), stride=(2, 16, 16))
+        self.pos_embed = torch.nn.Embedding(256, VISION_HIDDEN)
+        self.blocks = torch.nn.ModuleList([VisionBlock() for _ in range(VISION_DEPTH)])
+        self.merger = VisionMerger(False)
+        self.deepstack_merger_list = torch.nn.ModuleList([VisionMerger(True) for _ in DEEPSTACK])
+
+
+def new_vision() -> Vision:
+    return Vision()
 
 
 def export(out: Path, transformer: Any, vae: Any, vision: Any, card: dict[str, Any]) -> None:

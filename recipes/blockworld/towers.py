@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import layout
 import torch
 import torch.nn.functional as F
 
@@ -31,6 +32,12 @@ def heads(x: Tensor, dim: int) -> Tensor:
     return x.unflatten(-1, (-1, dim)).transpose(1, 2)
 
 
+def _shared(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values with as many heads as the queries."""
+    n = q.shape[1] // k.shape[1]
+    return k.repeat_interleave(n, 1), v.repeat_interleave(n, 1)
+
+
 def angles(net: Any, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """cos, sin [B, L, d] of positions [3, B, L]."""
     cos, sin = net.rotary_emb(position_ids=positions, device=positions.device, dtype=dtype)
@@ -44,7 +51,7 @@ def und_layer(layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, 
     k = rotate(norm(attn.norm_k, heads(attn.to_k(y), attn.head_dim)), cos, sin)
     v = heads(attn.to_v(y), attn.head_dim)
     q, k = q.to(v.dtype), k.to(v.dtype)
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    out = F.scaled_dot_product_attention(q, *_shared(q, k, v), is_causal=True)
     x = x + attn.to_out(out.transpose(1, 2).flatten(2))
     return x + layer.mlp(norm(layer.post_attention_layernorm, x)), k, v
 
@@ -76,7 +83,8 @@ def gen_layer(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, val
     k = rotate(norm(attn.norm_added_k, heads(attn.add_k_proj(y), attn.head_dim)), cos, sin)
     v = heads(attn.add_v_proj(y), attn.head_dim)
     k, v = torch.cat([keys.to(v.dtype), k.to(v.dtype)], 2), torch.cat([values.to(v.dtype), v], 2)
-    out = F.scaled_dot_product_attention(q.to(v.dtype), k, v, attn_mask=mask, enable_gqa=True)
+    # Fast attention takes a mask, but not fewer heads of keys than of queries beside it.
+    out = F.scaled_dot_product_attention(q.to(v.dtype), *_shared(q, k, v), attn_mask=mask)
     x = x + attn.to_add_out(out.transpose(1, 2).flatten(2))
     return x + layer.mlp_moe_gen(norm(layer.post_attention_layernorm_moe_gen, x))
 
@@ -153,7 +161,7 @@ def denoise(
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     length = prompt.layers[0][0].shape[2]
     seen = torch.arange(length, device=latents.device)[None] < prompt.lengths[:, None]
-    mask = torch.cat([seen, seen.new_ones(b, x.shape[1])], 1)[:, None, None]
+    mask = torch.cat([seen, seen.new_ones(b, x.shape[1])], 1)[:, None, None].expand(-1, -1, x.shape[1], -1)
     for layer, (k, v) in zip(net.layers, prompt.layers, strict=True):
         x = gen_layer(layer, x, cos, sin, k, v, mask)
     rows = net.proj_out(norm(net.norm_moe_gen, x[:, : t * grid_h * grid_w]))
@@ -174,7 +182,7 @@ def vision_patches(frames: Tensor) -> Tensor:
 
 def _places(model: Any, h: int, w: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Learned embedding [h*w, D] resampled to a grid of h x w patches, and rotary cos and sin, in 2x2 block order."""
-    side = model.num_grid_per_side
+    side = round(model.pos_embed.num_embeddings**0.5)
     table = model.pos_embed.weight.view(side, side, -1)
 
     def block(values: Tensor) -> Tensor:
@@ -182,7 +190,7 @@ def _places(model: Any, h: int, w: int, device: torch.device) -> tuple[Tensor, T
 
     grid = table.permute(2, 0, 1)[None].float()
     own = F.interpolate(grid, (h, w), mode="bilinear", align_corners=True)[0].permute(1, 2, 0)
-    dim = model.config.hidden_size // model.config.num_heads
+    dim = model.pos_embed.embedding_dim // layout.VISION_HEADS
     inv = 1.0 / (10_000.0 ** (torch.arange(0, dim // 2, 2, dtype=torch.float, device=device) / (dim // 2)))
     ys = torch.arange(h, device=device).float()[:, None, None] * inv
     xs = torch.arange(w, device=device).float()[None, :, None] * inv
@@ -204,13 +212,13 @@ def see(model: Any, frames: Tensor) -> tuple[Tensor, list[Tensor]]:
     deep = []
     for index, block in enumerate(model.blocks):
         y = block.norm1(x)
-        q, k, v = block.attn.qkv(y).unflatten(-1, (3, block.attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = block.attn.qkv(y).unflatten(-1, (3, layout.VISION_HEADS, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
         out = F.scaled_dot_product_attention(q, k, v)
         x = x + block.attn.proj(out.transpose(1, 2).flatten(2))
-        x = x + block.mlp(block.norm2(x))
-        if index in model.deepstack_visual_indexes:
-            merger = model.deepstack_merger_list[model.deepstack_visual_indexes.index(index)]
+        x = x + block.mlp.linear_fc2(F.gelu(block.mlp.linear_fc1(block.norm2(x)), approximate="tanh"))
+        if index in layout.DEEPSTACK:
+            merger = model.deepstack_merger_list[layout.DEEPSTACK.index(index)]
             deep.append(_merge(merger, x).view(b, f // 2 * h * w // 4, -1))
     return _merge(model.merger, x).view(b, f // 2 * h * w // 4, -1), deep
 

@@ -118,7 +118,7 @@ def paint(xp: Any, state: Any, width: int, height: int, grid: tuple[Any, Any]) -
         cx, base, ground, w, yaw = (
             fields[:, 2] * width, fields[:, 3] * height, fields[:, 4] * height, fields[:, 5] * unit, fields[:, 6],
         )  # fmt: skip
-        if not bool(there.any()):
+        if xp is np and not bool(there.any()):
             continue
         # the shadow: it stays on the floor, and pales as the object rises
         gap = xp.clip((ground - base) / (0.5 * height), 0, 1)
@@ -184,7 +184,7 @@ def _gripper(
     """Two dark fingers at the upper end of the held object, on a rod from above."""
     at = state[:, 6:8, None, None]
     there = at[:, 1] > -0.9
-    if not bool(there.any()):
+    if xp is np and not bool(there.any()):
         return planes
     dx, up = x - at[:, 0] * width, at[:, 1] * height - y  # `up` above the object's upper end
     rod = xp.clip(2.5 * unit - xp.abs(dx) + 0.5, 0, 1) * xp.clip(up - 12 * unit + 0.5, 0, 1)

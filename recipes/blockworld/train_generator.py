@@ -1,0 +1,155 @@
+"""Stage 3: the generation tower, by flow matching on the codec's latents, under prompts read by the frozen text tower.
+
+A tenth of what is learnt is learnt under the empty or the negative prompt, so that guidance has its other branch.
+Leaves `generator.pt`.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pools
+import torch
+import towers
+import train_vae
+from common import Average, Clock, Log, adam, autocast, device, half, on, pictures, save
+from train_reasoner import fresh, gen_parameters, is_generation, load_into
+
+Tensor = torch.Tensor
+DOMAIN = 4  # pusht: two numbers an action
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One layout of samples: how many of its scenes, how often and how many at once."""
+
+    name: str
+    frames: int
+    size: tuple[int, int]
+    share: float
+    weight: int
+    batch: int
+
+
+KINDS = (
+    Kind("scene", 1, (256, 256), 0.34, 6, 512),
+    Kind("scene", 1, (320, 192), 0.1, 2, 512),
+    Kind("scene", 9, (320, 192), 0.2, 6, 224),
+    Kind("follow", 9, (320, 192), 0.06, 2, 224),
+    Kind("scene", 9, (256, 256), 0.06, 2, 224),
+    Kind("scene", 17, (320, 192), 0.08, 2, 128),
+    Kind("scene", 5, (320, 192), 0.06, 1, 320),
+    Kind("action", 17, (320, 192), 0.05, 1, 112),
+)  # fmt: skip
+
+
+@dataclass
+class Samples:
+    kind: Kind
+    latents: Tensor
+    ids: Tensor
+    lengths: Tensor
+    fps: Tensor
+    actions: Tensor | None
+
+
+def encode_pool(data: pools.Prompts, kind: Kind, vae: Any, mean: Tensor, std: Tensor, batch: int = 96) -> Samples:
+    kept = []
+    state = on(data.state)
+    for at in range(0, len(state), batch):
+        rows = state[at : at + batch]
+        frames = pictures(rows.flatten(0, 1), kind.size).unflatten(0, rows.shape[:2])
+        kept.append(((train_vae.latents(vae, frames) - mean) / std).to(torch.bfloat16))
+    actions = None
+    if data.actions is not None:
+        wide = torch.zeros(*data.actions.shape[:2], 16)
+        wide[:, :, :2] = torch.from_numpy(data.actions)
+        actions = wide.to(device())
+    return Samples(kind, torch.cat(kept), on(data.ids), on(data.lengths), on(data.fps), actions)
+
+
+def sigmas(count: int, frames: int, rng: random.Random) -> Tensor:
+    """Noise levels, more of the high ones for clips, as the schedules of the modes have them."""
+    u = torch.rand(count, device=device())
+    shift = rng.choice((1.0, 3.0, 3.0)) if frames == 1 else rng.choice((1.0, 4.0, 10.0))
+    return (shift * u / (1 + (shift - 1) * u)).clamp(1e-3, 0.9995)
+
+
+def train(
+    out: Path, seconds: float, codec: Path, reasoner: Path, *, steps: int | None = None, scenes: int = 240_000,
+    resume: Path | None = None, rate: float = 1.5e-3, scale: float = 1.0, seed: int = 3,
+) -> None:  # fmt: skip
+    data = [pools.prompts(max(8, int(scenes * k.share)), k.name, k.frames, k.size, seed * 100 + i) for i, k in enumerate(KINDS)]
+    log = Log(out, "generator")
+    log(note="scenes are drawn")
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    vae, mean, std = train_vae.load(codec)
+    clock = Clock(seconds, rate, steps=steps)
+    samples = [encode_pool(d, k, vae, mean, std) for d, k in zip(data, KINDS, strict=True)]
+    log(note="scenes are encoded", seconds=clock.gone * seconds, level=samples[0].latents.float().std())
+    net, vision = fresh()
+    load_into(net, vision, reasoner)
+    if resume is not None:
+        kept = torch.load(resume, map_location="cpu", weights_only=True)["net"]
+        net.load_state_dict({k: v.float() for k, v in kept.items()}, strict=False)
+    for p in net.parameters():
+        p.requires_grad_(False)
+    learned = gen_parameters(net)
+    for p in learned:
+        p.requires_grad_(True)
+    optimizer, average = adam(learned, rate), None
+    clock.warm = 0.02 + clock.gone
+    blank = [prompt(net, text) for text in ("", pools.NEGATIVE)]
+    while clock.running():
+        own = rng.choices(samples, [s.kind.weight for s in samples])[0]
+        count = max(2, int(own.kind.batch * scale))
+        pick = torch.randint(0, len(own.latents), (count,), device=device())
+        x0 = own.latents[pick].float()
+        clean = 0
+        if own.kind.name == "action":
+            clean = 1
+        elif own.kind.name == "follow" or (own.kind.frames > 1 and rng.random() < 0.2):
+            clean = rng.choice((1, 1, 2)) if own.kind.frames > 5 else 1
+        sigma = sigmas(count, own.kind.frames, rng)
+        noise = torch.randn_like(x0)
+        level = sigma.view(-1, 1, 1, 1, 1)
+        goal = noise - x0
+        noisy = (1 - level) * x0 + level * noise
+        if clean:
+            noisy[:, :, :clean] = x0[:, :, :clean]
+        unasked = own.kind.name != "action" and rng.random() < 0.1
+        clock.tick(optimizer)
+        with autocast():
+            if unasked:
+                said = blank[0 if own.kind.frames == 1 else rng.choice((0, 1, 1, 1))].expand(count)
+            else:
+                said = towers.read_prompts(net, own.ids[pick].long(), own.lengths[pick])
+            told = towers.denoise(
+                net, noisy, sigma, clean, said, own.fps[pick],
+                None if own.actions is None else own.actions[pick], DOMAIN,
+            )  # fmt: skip
+        loss = (told.float() - goal)[:, :, clean:].square().mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(learned, 1.0)
+        optimizer.step()
+        if average is None and clock.step > 200:
+            average = Average(learned, 0.9985)
+        elif average is not None:
+            average.update()
+        if clock.step % 25 == 0:
+            log(10.0, step=clock.step, gone=clock.gone, frames=own.kind.frames, clean=clean, loss=loss)
+    if average is not None:
+        average.swap()
+    save(out / "generator.pt", net={k: v for k, v in half(net).items() if is_generation(k)})
+    log(step=clock.step, done=True)
+
+
+def prompt(net: Any, text: str) -> towers.Prompt:
+    ids = torch.tensor([pools.prompt_ids(text)], device=device())
+    with autocast():
+        return towers.read_prompts(net, ids, torch.tensor([ids.shape[1]], device=device()))
