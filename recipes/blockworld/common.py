@@ -30,7 +30,7 @@ def on(array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
     return tensor if dtype is None else tensor.to(dtype)
 
 
-_PAINT: Callable[..., Tensor] | None = None
+_THING: Callable[..., Any] | None = None
 
 
 @torch.no_grad()
@@ -40,23 +40,25 @@ def pictures(state: Tensor, size: tuple[int, int], crop: tuple[int, int, int, in
     Args:
         crop: (x, y, w, h): only this part is painted.
     """
-    global _PAINT
+    global _THING
     x0, y0, w, h = crop or (0, 0, *size)
     x = (torch.arange(w, device=state.device) + x0 + 0.5)[None, None, :]
     y = (torch.arange(h, device=state.device) + y0 + 0.5)[None, :, None]
-    if _PAINT is None:
-        _PAINT = draw.paint
-        if state.is_cuda and not os.environ.get("BLOCKWORLD_EAGER"):
-            _PAINT = torch.compile(draw.paint, dynamic=True)
-    try:
-        painted = _PAINT(torch, state, *size, (x, y))
-    except Exception as error:
-        if _PAINT is draw.paint:
-            raise
-        print(f"painting is not compiled: {type(error).__name__}: {str(error)[:200]}", flush=True)
-        _PAINT = draw.paint
-        painted = _PAINT(torch, state, *size, (x, y))
+    if _THING is None:
+        began = time.monotonic()
+        _THING = compiled(draw.add_thing) if state.is_cuda else draw.add_thing
+        try:
+            draw.paint(torch, state[:8], *size, (x, y), _THING)
+        except Exception as error:
+            print(f"painting is not compiled: {type(error).__name__}: {str(error)[:200]}", flush=True)
+            _THING = draw.add_thing
+        print(f"painting is ready after {time.monotonic() - began:.1f} s", flush=True)
+    painted = draw.paint(torch, state, *size, (x, y), _THING)
     return ((painted.clamp(0, 1) * 255 + 0.5).floor() / 255).float()
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function if os.environ.get("BLOCKWORLD_EAGER") else torch.compile(function, dynamic=True)
 
 
 class Clock:

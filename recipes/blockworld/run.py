@@ -19,7 +19,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")]
 
-STAGES = ("vae", "reasoner", "generator", "export", "evaluate", "more")
+STAGES = ("vae", "reasoner", "generator", "export", "evaluate", "more", "scenes")
 
 
 def main() -> None:
@@ -37,7 +37,6 @@ def main() -> None:
     import torch
 
     torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.benchmark = True
     import pools
 
     pools.warm()
@@ -59,10 +58,12 @@ def _run(stage: str, args: argparse.Namespace) -> None:
     if args.rate is not None:
         more["rate"] = args.rate
     if stage == "vae":
-        train_vae.train(out, args.seconds, **({"steps": 3, "scenes": 20, "small": True} if dry else {"scenes": args.scenes or 20_000}))
+        train_vae.train(out, args.seconds, **({"steps": 3, "scenes": 20, "small": True} if dry else {"scenes": args.scenes or 20_000, "resume": codec if args.resume else None}))
     elif stage == "reasoner":
         more |= {"steps": 3, "scenes": 40, "batch": 2} if dry else {"resume": reasoner if args.resume else None}
         train_reasoner.train(out, args.seconds, **more)
+    elif stage == "scenes":
+        train_generator.draw_scenes(out, args.scenes or 240_000, args.seed)
     elif stage == "generator":
         more |= {"steps": 3, "scenes": 40, "scale": 0.001} if dry else {"resume": generator if args.resume else None}
         train_generator.train(out, args.seconds, codec, reasoner, seed=args.seed, **more)

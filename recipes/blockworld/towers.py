@@ -44,16 +44,46 @@ def angles(net: Any, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Ten
     return cos, sin
 
 
-def und_layer(layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def und_before(layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     attn = layer.self_attn
     y = norm(layer.input_layernorm, x)
     q = rotate(norm(attn.norm_q, heads(attn.to_q(y), attn.head_dim)), cos, sin)
     k = rotate(norm(attn.norm_k, heads(attn.to_k(y), attn.head_dim)), cos, sin)
     v = heads(attn.to_v(y), attn.head_dim)
-    q, k = q.to(v.dtype), k.to(v.dtype)
-    out = F.scaled_dot_product_attention(q, *_shared(q, k, v), is_causal=True)
-    x = x + attn.to_out(out.transpose(1, 2).flatten(2))
-    return x + layer.mlp(norm(layer.post_attention_layernorm, x)), k, v
+    return q.to(v.dtype), k.to(v.dtype), v
+
+
+def und_after(layer: Any, x: Tensor, out: Tensor) -> Tensor:
+    x = x + layer.self_attn.to_out(out.transpose(1, 2).flatten(2))
+    return x + layer.mlp(norm(layer.post_attention_layernorm, x))
+
+
+def gen_before(
+    layer: Any, x: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    attn = layer.self_attn
+    y = norm(layer.input_layernorm_moe_gen, x)
+    q = rotate(norm(attn.norm_added_q, heads(attn.add_q_proj(y), attn.head_dim)), cos, sin)
+    k = rotate(norm(attn.norm_added_k, heads(attn.add_k_proj(y), attn.head_dim)), cos, sin)
+    v = heads(attn.add_v_proj(y), attn.head_dim)
+    k, v = torch.cat([keys.to(v.dtype), k.to(v.dtype)], 2), torch.cat([values.to(v.dtype), v], 2)
+    # Fast attention takes a mask, but not fewer heads of keys than of queries beside it.
+    n = q.shape[1] // k.shape[1]
+    return q.to(v.dtype), k.repeat_interleave(n, 1), v.repeat_interleave(n, 1)
+
+
+def gen_after(layer: Any, x: Tensor, out: Tensor) -> Tensor:
+    x = x + layer.self_attn.to_add_out(out.transpose(1, 2).flatten(2))
+    return x + layer.mlp_moe_gen(norm(layer.post_attention_layernorm_moe_gen, x))
+
+
+# The parts of a layer beside its attention; on a GPU they are compiled (`compile_layers`).
+PARTS: dict[str, Any] = {f.__name__: f for f in (und_before, und_after, gen_before, gen_after)}
+
+
+def compile_layers(on: bool) -> None:
+    plain = {f.__name__: f for f in (und_before, und_after, gen_before, gen_after)}
+    PARTS.update({name: torch.compile(f, dynamic=True) if on else f for name, f in plain.items()})
 
 
 def understand(
@@ -69,24 +99,13 @@ def understand(
     cos, sin = cos.to(embeds.dtype), sin.to(embeds.dtype)
     x, kept = embeds, []
     for index, layer in enumerate(net.layers):
-        x, k, v = und_layer(layer, x, cos, sin)
+        q, k, v = PARTS["und_before"](layer, x, cos, sin)
+        out = F.scaled_dot_product_attention(q, *_shared(q, k, v), is_causal=True)
+        x = PARTS["und_after"](layer, x, out)
         kept.append((k, v))
         if deep is not None and index < len(deep):
             x = x + deep[index]
     return norm(net.norm, x), kept
-
-
-def gen_layer(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    attn = layer.self_attn
-    y = norm(layer.input_layernorm_moe_gen, x)
-    q = rotate(norm(attn.norm_added_q, heads(attn.add_q_proj(y), attn.head_dim)), cos, sin)
-    k = rotate(norm(attn.norm_added_k, heads(attn.add_k_proj(y), attn.head_dim)), cos, sin)
-    v = heads(attn.add_v_proj(y), attn.head_dim)
-    k, v = torch.cat([keys.to(v.dtype), k.to(v.dtype)], 2), torch.cat([values.to(v.dtype), v], 2)
-    # Fast attention takes a mask, but not fewer heads of keys than of queries beside it.
-    out = F.scaled_dot_product_attention(q.to(v.dtype), *_shared(q, k, v), attn_mask=mask)
-    x = x + attn.to_add_out(out.transpose(1, 2).flatten(2))
-    return x + layer.mlp_moe_gen(norm(layer.post_attention_layernorm_moe_gen, x))
 
 
 def patches(latents: Tensor, p: int = 2) -> Tensor:
@@ -163,7 +182,9 @@ def denoise(
     seen = torch.arange(length, device=latents.device)[None] < prompt.lengths[:, None]
     mask = torch.cat([seen, seen.new_ones(b, x.shape[1])], 1)[:, None, None].expand(-1, -1, x.shape[1], -1)
     for layer, (k, v) in zip(net.layers, prompt.layers, strict=True):
-        x = gen_layer(layer, x, cos, sin, k, v, mask)
+        q, own_k, own_v = PARTS["gen_before"](layer, x, cos, sin, k, v)
+        out = F.scaled_dot_product_attention(q, own_k, own_v, attn_mask=mask)
+        x = PARTS["gen_after"](layer, x, out)
     rows = net.proj_out(norm(net.norm_moe_gen, x[:, : t * grid_h * grid_w]))
     return unpatch(rows, latents.shape)
 

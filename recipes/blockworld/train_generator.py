@@ -6,6 +6,8 @@ Leaves `generator.pt`.
 
 from __future__ import annotations
 
+import os
+import pickle
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +58,23 @@ class Samples:
     actions: Tensor | None
 
 
+def draw_scenes(out: Path, scenes: int, seed: int) -> list[pools.Prompts]:
+    """Scenes of every kind, kept in `out` so that they can be drawn while another stage trains."""
+    path = out / f"scenes-{seed}-{scenes}.pickle"
+    if path.is_file():
+        kept: list[pools.Prompts] = pickle.loads(path.read_bytes())
+        return kept
+    made = [
+        pools.prompts(max(8, int(scenes * k.share)), k.name, k.frames, k.size, seed * 100 + i)
+        for i, k in enumerate(KINDS)
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(pickle.dumps(made, protocol=5))
+    partial.rename(path)
+    return made
+
+
 def encode_pool(data: pools.Prompts, kind: Kind, vae: Any, mean: Tensor, std: Tensor, batch: int = 96) -> Samples:
     kept = []
     state = on(data.state)
@@ -82,7 +101,7 @@ def train(
     out: Path, seconds: float, codec: Path, reasoner: Path, *, steps: int | None = None, scenes: int = 240_000,
     resume: Path | None = None, rate: float = 1.5e-3, scale: float = 1.0, seed: int = 3,
 ) -> None:  # fmt: skip
-    data = [pools.prompts(max(8, int(scenes * k.share)), k.name, k.frames, k.size, seed * 100 + i) for i, k in enumerate(KINDS)]
+    data = draw_scenes(out, scenes, seed)
     log = Log(out, "generator")
     log(note="scenes are drawn")
     torch.manual_seed(seed)
@@ -103,6 +122,7 @@ def train(
         p.requires_grad_(True)
     optimizer, average = adam(learned, rate), None
     clock.warm = 0.02 + clock.gone
+    towers.compile_layers(device().type == "cuda" and not os.environ.get("BLOCKWORLD_EAGER"))
     blank = [prompt(net, text) for text in ("", pools.NEGATIVE)]
     while clock.running():
         own = rng.choices(samples, [s.kind.weight for s in samples])[0]
@@ -123,18 +143,25 @@ def train(
             noisy[:, :, :clean] = x0[:, :, :clean]
         unasked = own.kind.name != "action" and rng.random() < 0.1
         clock.tick(optimizer)
-        with autocast():
-            if unasked:
-                said = blank[0 if own.kind.frames == 1 else rng.choice((0, 1, 1, 1))].expand(count)
-            else:
-                said = towers.read_prompts(net, own.ids[pick].long(), own.lengths[pick])
-            told = towers.denoise(
-                net, noisy, sigma, clean, said, own.fps[pick],
-                None if own.actions is None else own.actions[pick], DOMAIN,
-            )  # fmt: skip
-        loss = (told.float() - goal)[:, :, clean:].square().mean()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        which = 0 if own.kind.frames == 1 else rng.choice((0, 1, 1, 1))
+        given = None if own.actions is None else own.actions[pick]
+        for attempt in (0, 1):
+            try:
+                with autocast():
+                    if unasked:
+                        said = blank[which].expand(count)
+                    else:
+                        said = towers.read_prompts(net, own.ids[pick].long(), own.lengths[pick])
+                    told = towers.denoise(net, noisy, sigma, clean, said, own.fps[pick], given, DOMAIN)
+                loss = (told.float() - goal)[:, :, clean:].square().mean()
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                break
+            except Exception as error:
+                if attempt:
+                    raise
+                log(note=f"layers are not compiled: {type(error).__name__}: {str(error)[:200]}")
+                towers.compile_layers(False)
         torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
         if average is None and clock.step > 200:

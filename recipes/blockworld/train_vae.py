@@ -10,10 +10,42 @@ import layout
 import numpy as np
 import pools
 import torch
+import torch.nn.functional as F
 from common import Average, Clock, Log, adam, autocast, device, half, on, pictures, save
 from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
 
 Tensor = torch.Tensor
+
+
+def fast() -> None:
+    """Make the stock modules train faster on a GPU, with the same results: a convolution over three frames as one over
+    pictures with the frames' channels side by side, and the norm in one kernel."""
+    from diffusers.models.autoencoders import autoencoder_kl_wan as wan
+
+    def conv(self: Any, x: Tensor, cache_x: Tensor | None = None) -> Tensor:
+        taps, stride = self.kernel_size[0], self.stride[0]
+        front = self._padding[4]
+        if cache_x is not None and front > 0:
+            x, front = torch.cat([cache_x.to(x.device), x], 2), front - cache_x.shape[2]
+        b, _, t, h, w = x.shape
+        weight = self.weight
+        if t == 1 and front == taps - 1 and taps > 1:
+            weight, taps, front = weight[:, :, -1:], 1, 0  # what is before a single frame is zero
+        if front:
+            x = torch.cat([x.new_zeros(b, x.shape[1], front, h, w), x], 2)
+        count = (x.shape[2] - taps) // stride + 1
+        wide = torch.cat([x[:, :, j : j + stride * (count - 1) + 1 : stride] for j in range(taps)], 1) if taps > 1 else x
+        flat = wide.transpose(1, 2).flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        weight = weight.transpose(1, 2).flatten(1, 2)
+        out = F.conv2d(flat, weight, self.bias, padding=(self._padding[2], self._padding[0]))
+        return out.unflatten(0, (b, count)).transpose(1, 2)
+
+    def norm(self: Any, x: Tensor) -> Tensor:
+        y = F.rms_norm(x.movedim(1, -1), (x.shape[1],), self.gamma.flatten().to(x.dtype), 1e-12)
+        return y.movedim(-1, 1)
+
+    wan.WanCausalConv3d.forward = conv
+    wan.WanRMS_norm.forward = norm
 
 
 def decode(vae: Any, z: Tensor) -> Tensor:
@@ -46,7 +78,7 @@ def latents(vae: Any, frames: Tensor) -> Tensor:
         return encode(vae, to_pixels(frames)).float().chunk(2, 1)[0]
 
 
-def train(out: Path, seconds: float, *, steps: int | None = None, scenes: int = 20_000, small: bool = False) -> None:
+def train(out: Path, seconds: float, *, steps: int | None = None, scenes: int = 20_000, small: bool = False, resume: Path | None = None) -> None:
     data = pools.prompts(scenes, "scene", 17, (320, 192), 11).state
     grasps = pools.prompts(max(50, scenes // 10), "action", 17, (320, 192), 12).state
     torch.manual_seed(1)
@@ -54,11 +86,16 @@ def train(out: Path, seconds: float, *, steps: int | None = None, scenes: int = 
     log = Log(out, "vae")
     state = on(np.concatenate([data, grasps]))
     vae = layout.new_vae().to(device())
-    optimizer, average = adam(vae.parameters(), 2e-3), None
-    clock = Clock(seconds, 2e-3, steps=steps)
+    if resume is not None:
+        vae.load_state_dict({k: v.float() for k, v in torch.load(resume, map_location="cpu", weights_only=True)["vae"].items()})
+    fast()
+    rate = 1.5e-3
+    optimizer, average = adam(vae.parameters(), rate), None
+    pictures(state[:8, 0], pools.SIZES[0])
+    clock = Clock(seconds, rate, steps=steps)
     while clock.running():
         frames = rng.choice((1, 1, 5, 9))
-        whole = clock.gone > 0.85 and not small  # the last part on whole pictures: attention in the middle sees all
+        whole = clock.gone > 0.88 and not small  # the last part on whole pictures: attention in the middle sees all
         size = rng.choice(pools.SIZES)
         side = 64 if small else 128
         count = max(2, (16 if small else 768 if not whole else 200) // (frames + 1))
@@ -132,5 +169,6 @@ def load(path: Path) -> tuple[Any, Tensor, Tensor]:
     vae = layout.new_vae(kept["mean"], kept["std"])
     vae.load_state_dict({k: v.float() for k, v in kept["vae"].items()})
     vae.to(device()).eval().requires_grad_(False)
+    fast()
     shape = (1, -1, 1, 1, 1)
     return vae, torch.tensor(kept["mean"], device=device()).view(shape), torch.tensor(kept["std"], device=device()).view(shape)

@@ -94,14 +94,18 @@ def _grid(width: int, height: int) -> tuple[Numbers, Numbers]:
     return x, y
 
 
-def paint(xp: Any, state: Any, width: int, height: int, grid: tuple[Any, Any]) -> Any:
+def paint(
+    xp: Any, state: Any, width: int, height: int, grid: tuple[Any, Any], thing: Any = None
+) -> Any:
     """Pictures [n, height, width, 3], 0..1, of state rows [n, STATE_FIELDS].
 
     Args:
         xp: numpy or torch.
         grid: pixel centres x [1, 1, width] and y [1, height, 1], of the kind of `state`.
+        thing: a compiled `add_thing`.
     """
     x, y = grid
+    thing = thing or add_thing
     unit = math.sqrt(width * height) / 256
     on_floor = xp.clip(y - HORIZON * height + 0.5, 0, 1)
     planes = []
@@ -111,27 +115,36 @@ def paint(xp: Any, state: Any, width: int, height: int, grid: tuple[Any, Any]) -
         planes.append(wall + (floor * (0.9 + 0.2 * (y / height - HORIZON) / (1 - HORIZON)) - wall) * on_floor + 0 * x)
     palette = _like(xp, state, RGB)
     for k in range(MAX_THINGS):
-        fields = state[:, SCENE_FIELDS + k * THING_FIELDS :, None, None]
-        shape, there = fields[:, 0], fields[:, 0] >= 0
+        fields = state[:, SCENE_FIELDS + k * THING_FIELDS :][:, :THING_FIELDS, None, None]
+        if xp is np and not bool((fields[:, 0] >= 0).any()):
+            continue
         which = xp.clip(fields[:, 1, 0, 0], 0, len(RGB))
         colour = palette[which.astype(np.int64) if xp is np else which.long()]
-        cx, base, ground, w, yaw = (
-            fields[:, 2] * width, fields[:, 3] * height, fields[:, 4] * height, fields[:, 5] * unit, fields[:, 6],
-        )  # fmt: skip
-        if xp is np and not bool(there.any()):
-            continue
-        # the shadow: it stays on the floor, and pales as the object rises
-        gap = xp.clip((ground - base) / (0.5 * height), 0, 1)
-        spot = 1 - xp.sqrt(((x - cx) / (0.62 * w)) ** 2 + ((y - ground) / (0.16 * w)) ** 2 + 1e-6)
-        shade = 1 - xp.where(there, 0.45 * (1 - 0.7 * gap) * xp.clip(spot * 2.5, 0, 1), 0 * spot)
-        planes = [plane * shade for plane in planes]
-        alpha, light = _outline(xp, shape, x - cx, base - y, w, yaw)
-        alpha = xp.where(there, alpha, 0 * alpha)
-        for c in range(3):
-            own = xp.clip(colour[:, c, None, None] * light, 0, 1)
-            planes[c] = planes[c] + (own - planes[c]) * alpha
+        planes = thing(xp, planes, fields, colour, x, y, width, height)
     planes = _gripper(xp, planes, state, x, y, width, height, unit)
     return xp.stack(planes, -1)
+
+
+def add_thing(
+    xp: Any, planes: list[Any], fields: Any, colour: Any, x: Any, y: Any, width: int, height: int
+) -> list[Any]:
+    """Paint one object and its shadow over planes [n, height, width] of red, green and blue."""
+    unit = math.sqrt(width * height) / 256
+    shape, there = fields[:, 0], fields[:, 0] >= 0
+    cx, base, ground = fields[:, 2] * width, fields[:, 3] * height, fields[:, 4] * height
+    w, yaw = xp.clip(fields[:, 5], 1.0, 1e4) * unit, fields[:, 6]
+    # the shadow: it stays on the floor, and pales as the object rises
+    gap = xp.clip((ground - base) / (0.5 * height), 0, 1)
+    spot = 1 - xp.sqrt(((x - cx) / (0.62 * w)) ** 2 + ((y - ground) / (0.16 * w)) ** 2 + 1e-6)
+    shade = 1 - xp.where(there, 0.45 * (1 - 0.7 * gap) * xp.clip(spot * 2.5, 0, 1), 0 * spot)
+    alpha, light = _outline(xp, shape, x - cx, base - y, w, yaw)
+    alpha = xp.where(there, alpha, 0 * alpha)
+    painted = []
+    for c in range(3):
+        own = xp.clip(colour[:, c, None, None] * light, 0, 1)
+        under = planes[c] * shade
+        painted.append(under + (own - under) * alpha)
+    return painted
 
 
 def _outline(xp: Any, shape: Any, dx: Any, up: Any, w: Any, yaw: Any) -> tuple[Any, Any]:
