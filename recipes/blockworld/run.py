@@ -44,6 +44,8 @@ def main() -> None:
     for stage in args.stage or STAGES[:5]:
         _run(stage, args)
         print(f"{stage}: {time.monotonic() - began:.0f} s since the start", flush=True)
+    pools.stop()
+    os._exit(0)  # waiting for the executor's threads can take long
 
 
 def _run(stage: str, args: argparse.Namespace) -> None:
@@ -63,7 +65,7 @@ def _run(stage: str, args: argparse.Namespace) -> None:
         more |= {"steps": 3, "scenes": 40, "batch": 2} if dry else {"resume": reasoner if args.resume else None}
         train_reasoner.train(out, args.seconds, **more)
     elif stage == "scenes":
-        train_generator.draw_scenes(out, args.scenes or 240_000, args.seed)
+        train_generator.draw_scenes(out, args.scenes or 75_000, args.seed)
     elif stage == "generator":
         more |= {"steps": 3, "scenes": 40, "scale": 0.001} if dry else {"resume": generator if args.resume else None}
         train_generator.train(out, args.seconds, codec, reasoner, seed=args.seed, **more)

@@ -77,15 +77,6 @@ def gen_after(layer: Any, x: Tensor, out: Tensor) -> Tensor:
     return x + layer.mlp_moe_gen(norm(layer.post_attention_layernorm_moe_gen, x))
 
 
-# The parts of a layer beside its attention; on a GPU they are compiled (`compile_layers`).
-PARTS: dict[str, Any] = {f.__name__: f for f in (und_before, und_after, gen_before, gen_after)}
-
-
-def compile_layers(on: bool) -> None:
-    plain = {f.__name__: f for f in (und_before, und_after, gen_before, gen_after)}
-    PARTS.update({name: torch.compile(f, dynamic=True) if on else f for name, f in plain.items()})
-
-
 def understand(
     net: Any, embeds: Tensor, positions: Tensor, deep: list[Tensor] | None = None
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
@@ -99,9 +90,9 @@ def understand(
     cos, sin = cos.to(embeds.dtype), sin.to(embeds.dtype)
     x, kept = embeds, []
     for index, layer in enumerate(net.layers):
-        q, k, v = PARTS["und_before"](layer, x, cos, sin)
+        q, k, v = und_before(layer, x, cos, sin)
         out = F.scaled_dot_product_attention(q, *_shared(q, k, v), is_causal=True)
-        x = PARTS["und_after"](layer, x, out)
+        x = und_after(layer, x, out)
         kept.append((k, v))
         if deep is not None and index < len(deep):
             x = x + deep[index]
@@ -182,9 +173,9 @@ def denoise(
     seen = torch.arange(length, device=latents.device)[None] < prompt.lengths[:, None]
     mask = torch.cat([seen, seen.new_ones(b, x.shape[1])], 1)[:, None, None].expand(-1, -1, x.shape[1], -1)
     for layer, (k, v) in zip(net.layers, prompt.layers, strict=True):
-        q, own_k, own_v = PARTS["gen_before"](layer, x, cos, sin, k, v)
+        q, own_k, own_v = gen_before(layer, x, cos, sin, k, v)
         out = F.scaled_dot_product_attention(q, own_k, own_v, attn_mask=mask)
-        x = PARTS["gen_after"](layer, x, out)
+        x = gen_after(layer, x, out)
     rows = net.proj_out(norm(net.norm_moe_gen, x[:, : t * grid_h * grid_w]))
     return unpatch(rows, latents.shape)
 

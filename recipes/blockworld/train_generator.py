@@ -6,7 +6,6 @@ Leaves `generator.pt`.
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 from dataclasses import dataclass
@@ -37,14 +36,12 @@ class Kind:
 
 
 KINDS = (
-    Kind("scene", 1, (256, 256), 0.34, 6, 512),
-    Kind("scene", 1, (320, 192), 0.1, 2, 512),
-    Kind("scene", 9, (320, 192), 0.2, 6, 224),
-    Kind("follow", 9, (320, 192), 0.06, 2, 224),
-    Kind("scene", 9, (256, 256), 0.06, 2, 224),
-    Kind("scene", 17, (320, 192), 0.08, 2, 128),
-    Kind("scene", 5, (320, 192), 0.06, 1, 320),
-    Kind("action", 17, (320, 192), 0.05, 1, 112),
+    Kind("scene", 1, (256, 256), 0.61, 12, 256),
+    Kind("scene", 1, (320, 192), 0.1, 2, 256),
+    Kind("scene", 9, (320, 192), 0.18, 12, 128),
+    Kind("follow", 9, (320, 192), 0.04, 2, 128),
+    Kind("scene", 17, (320, 192), 0.045, 4, 64),
+    Kind("action", 17, (320, 192), 0.025, 2, 64),
 )  # fmt: skip
 
 
@@ -98,7 +95,7 @@ def sigmas(count: int, frames: int, rng: random.Random) -> Tensor:
 
 
 def train(
-    out: Path, seconds: float, codec: Path, reasoner: Path, *, steps: int | None = None, scenes: int = 240_000,
+    out: Path, seconds: float, codec: Path, reasoner: Path, *, steps: int | None = None, scenes: int = 75_000,
     resume: Path | None = None, rate: float = 1.5e-3, scale: float = 1.0, seed: int = 3,
 ) -> None:  # fmt: skip
     data = draw_scenes(out, scenes, seed)
@@ -120,53 +117,49 @@ def train(
     learned = gen_parameters(net)
     for p in learned:
         p.requires_grad_(True)
-    optimizer, average = adam(learned, rate), None
-    clock.warm = 0.02 + clock.gone
-    towers.compile_layers(device().type == "cuda" and not os.environ.get("BLOCKWORLD_EAGER"))
+    said = [read_all(net, s) for s in samples]
     blank = [prompt(net, text) for text in ("", pools.NEGATIVE)]
+    log(note="prompts are read", seconds=clock.gone * seconds)
+    optimizer, average = adam(learned, rate), None
+    grads = [torch.zeros_like(p) for p in learned]
+    for p, g in zip(learned, grads, strict=True):
+        p.grad = g
+    recorder = Recorder(net, learned, grads, out)
+    clock.warm = 0.02 + clock.gone
     while clock.running():
-        own = rng.choices(samples, [s.kind.weight for s in samples])[0]
+        number = rng.choices(range(len(samples)), [s.kind.weight for s in samples])[0]
+        own = samples[number]
         count = max(2, int(own.kind.batch * scale))
-        pick = torch.randint(0, len(own.latents), (count,), device=device())
-        x0 = own.latents[pick].float()
         clean = 0
         if own.kind.name == "action":
             clean = 1
-        elif own.kind.name == "follow" or (own.kind.frames > 1 and rng.random() < 0.2):
-            clean = rng.choice((1, 1, 2)) if own.kind.frames > 5 else 1
+        elif own.kind.name == "follow" or (own.kind.frames > 1 and rng.random() < 0.15):
+            clean = rng.choice((1, 1, 2))
+        pick = torch.randint(0, len(own.latents), (count,), device=device())
+        x0 = own.latents[pick].float()
         sigma = sigmas(count, own.kind.frames, rng)
         noise = torch.randn_like(x0)
         level = sigma.view(-1, 1, 1, 1, 1)
-        goal = noise - x0
         noisy = (1 - level) * x0 + level * noise
         if clean:
             noisy[:, :, :clean] = x0[:, :, :clean]
         unasked = own.kind.name != "action" and rng.random() < 0.1
+        if unasked:
+            words = blank[0 if own.kind.frames == 1 else rng.choice((0, 1, 1, 1))].expand(count)
+            keys = torch.stack([t for pair in words.layers for t in pair], 1)
+            lengths = words.lengths
+        else:
+            keys, lengths = said[number][pick], own.lengths[pick]
+        inputs = [noisy, noise - x0, sigma, keys, lengths, own.fps[pick]]
+        if own.actions is not None:
+            inputs.append(own.actions[pick])
         clock.tick(optimizer)
-        which = 0 if own.kind.frames == 1 else rng.choice((0, 1, 1, 1))
-        given = None if own.actions is None else own.actions[pick]
-        for attempt in (0, 1):
-            try:
-                with autocast():
-                    if unasked:
-                        said = blank[which].expand(count)
-                    else:
-                        said = towers.read_prompts(net, own.ids[pick].long(), own.lengths[pick])
-                    told = towers.denoise(net, noisy, sigma, clean, said, own.fps[pick], given, DOMAIN)
-                loss = (told.float() - goal)[:, :, clean:].square().mean()
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                break
-            except Exception as error:
-                if attempt:
-                    raise
-                log(note=f"layers are not compiled: {type(error).__name__}: {str(error)[:200]}")
-                towers.compile_layers(False)
+        loss = recorder.step(inputs, clean)
         torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
-        if average is None and clock.step > 200:
-            average = Average(learned, 0.9985)
-        elif average is not None:
+        if average is None and clock.step > 300:
+            average = Average(learned, 0.999)
+        elif average is not None and clock.step % 2 == 0:
             average.update()
         if clock.step % 25 == 0:
             log(10.0, step=clock.step, gone=clock.gone, frames=own.kind.frames, clean=clean, loss=loss)
@@ -174,6 +167,67 @@ def train(
         average.swap()
     save(out / "generator.pt", net={k: v for k, v in half(net).items() if is_generation(k)})
     log(step=clock.step, done=True)
+
+
+class Recorder:
+    """Loss and gradients of a batch; on a GPU each layout of inputs is recorded once as a CUDA graph and replayed."""
+
+    def __init__(self, net: Any, learned: list[Any], grads: list[Tensor], out: Path) -> None:
+        self.net, self.learned, self.grads = net, learned, grads
+        self.graphs: dict[Any, tuple[Any, list[Tensor], Tensor]] = {}
+        # `graphs.py` has shown that recording works here.
+        self.recording = (out / "graphs-work").exists() and torch.cuda.is_available()
+
+    def body(self, inputs: list[Tensor], clean: int) -> Tensor:
+        noisy, goal, sigma, keys, lengths, fps, *actions = inputs
+        layers = [(keys[:, 2 * i], keys[:, 2 * i + 1]) for i in range(keys.shape[1] // 2)]
+        with autocast():
+            said = towers.Prompt(layers, lengths)
+            told = towers.denoise(self.net, noisy, sigma, clean, said, fps, *actions, domain=DOMAIN)
+        loss = (told.float() - goal)[:, :, clean:].square().mean()
+        found = torch.autograd.grad(loss, self.learned, allow_unused=True)
+        for own, new in zip(self.grads, found, strict=True):
+            if new is None:
+                own.zero_()
+            else:
+                own.copy_(new)
+        return loss.detach()
+
+    def step(self, inputs: list[Tensor], clean: int) -> Tensor:
+        if not self.recording:
+            return self.body(inputs, clean)
+        key = (clean, *(tuple(t.shape) for t in inputs))
+        if key not in self.graphs:
+            self.graphs[key] = self._record([t.clone() for t in inputs], clean)
+        graph, held, loss = self.graphs[key]
+        for mine, given in zip(held, inputs, strict=True):
+            mine.copy_(given)
+        graph.replay()
+        return loss
+
+    def _record(self, held: list[Tensor], clean: int) -> tuple[Any, list[Tensor], Tensor]:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self.body(held, clean)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = self.body(held, clean)
+        return graph, held, loss
+
+
+def read_all(net: Any, samples: Samples) -> Tensor:
+    """Keys and values [n, 2 * layers, kv, L, d] of all prompts, bfloat16."""
+    kept = []
+    limit = int(samples.lengths.max())
+    for at in range(0, len(samples.ids), 512):
+        with autocast():
+            read = towers.read_prompts(net, samples.ids[at : at + 512, :limit].long(), samples.lengths[at : at + 512])
+        kept.append(torch.stack([t.to(torch.bfloat16) for pair in read.layers for t in pair], 1))
+    return torch.cat(kept)
 
 
 def prompt(net: Any, text: str) -> towers.Prompt:
