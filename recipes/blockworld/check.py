@@ -8,6 +8,7 @@ from pathlib import Path
 import layout
 import torch
 import towers
+
 from cosmos3_serve.weights import tiny_recipe as tiny
 
 
@@ -78,7 +79,14 @@ def _reasoner(net: torch.nn.Module, vision: torch.nn.Module, vae: torch.nn.Modul
         layout.export(Path(folder) / "x", copy.deepcopy(net), vae, vision, {})
         config = AutoConfig.from_pretrained(str(Path(folder) / "x"))
     text = Qwen3VLTextModel(config.text_config).float().eval()
-    names = {"to_q": "q_proj", "to_k": "k_proj", "to_v": "v_proj", "to_out": "o_proj", "norm_q": "q_norm", "norm_k": "k_norm"}
+    names = {
+        "to_q": "q_proj",
+        "to_k": "k_proj",
+        "to_v": "v_proj",
+        "to_out": "o_proj",
+        "norm_q": "q_norm",
+        "norm_k": "k_norm",
+    }
     state = {}
     for key, value in net.state_dict().items():
         for old, new in names.items():

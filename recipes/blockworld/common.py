@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from cosmos3_serve.blockworld import draw
 
 Tensor = torch.Tensor
@@ -130,7 +131,10 @@ def save(path: Path, **parts: Any) -> None:
 
 def half(module: Any) -> dict[str, Tensor]:
     """A state dict in bfloat16, on the CPU."""
-    return {k: v.detach().to("cpu", torch.bfloat16 if v.is_floating_point() else v.dtype) for k, v in module.state_dict().items()}
+    return {
+        k: v.detach().to("cpu", torch.bfloat16 if v.is_floating_point() else v.dtype)
+        for k, v in module.state_dict().items()
+    }
 
 
 class Log:
@@ -144,7 +148,10 @@ class Log:
         if now - self.last < every:
             return
         self.last = now
-        values = {k: round(float(v.detach() if isinstance(v, Tensor) else v), 5) if isinstance(v, (float, Tensor)) else v for k, v in values.items()}
+        values = {
+            k: round(float(v.detach() if isinstance(v, Tensor) else v), 5) if isinstance(v, (float, Tensor)) else v
+            for k, v in values.items()
+        }
         line = {"t": round(now - self.began, 1), **values}
         print(self.name, json.dumps(line), flush=True)
         self.file.write(json.dumps(line) + "\n")

@@ -11,10 +11,11 @@ import pools
 import torch
 import train_vae
 from common import on, pictures
-from cosmos3_serve.blockworld import draw, measure, words
-from cosmos3_serve.blockworld.scene import COLOURS, SHAPES, Scene, sample_grasp, sample_scene
 from sampling import generate
 from train_reasoner import Prefix, answers, evaluate, tenths
+
+from cosmos3_serve.blockworld import draw, measure, words
+from cosmos3_serve.blockworld.scene import COLOURS, SHAPES, Scene, sample_grasp, sample_scene
 
 
 def names(scene: Scene) -> list[tuple[str, str]]:
@@ -59,10 +60,18 @@ def obeyed(scene: Scene, tracks: list[tuple[str, str, str]]) -> bool:
     return True
 
 
-def clips(parts: Any, count: int, frames: int, size: tuple[int, int], seed: int = 22, **how: Any) -> tuple[float, np.ndarray, list[str], list[Any]]:
+def clips(
+    parts: Any, count: int, frames: int, size: tuple[int, int], seed: int = 22, **how: Any
+) -> tuple[float, np.ndarray, list[str], list[Any]]:
     scenes, texts = prompts(count, moving=True, seed=seed)
     made = [
-        generate(*parts, [pools.metadata(t, frames, 24, size) for t in texts[at : at + 100]], frames, size, **{**how, "seed": how.get("seed", 0) + at})
+        generate(
+            *parts,
+            [pools.metadata(t, frames, 24, size) for t in texts[at : at + 100]],
+            frames,
+            size,
+            **{**how, "seed": how.get("seed", 0) + at},
+        )
         for at in range(0, count, 100)
     ]
     out = np.concatenate(made)
@@ -71,12 +80,16 @@ def clips(parts: Any, count: int, frames: int, size: tuple[int, int], seed: int 
     return sum(right) / count, out, texts, seen
 
 
-def continued(parts: Any, count: int, frames: int, size: tuple[int, int], clean: int = 1, seed: int = 23, **how: Any) -> dict[str, float]:
+def continued(
+    parts: Any, count: int, frames: int, size: tuple[int, int], clean: int = 1, seed: int = 23, **how: Any
+) -> dict[str, float]:
     """image2video and video2video: PSNR of the given frames, and share of motions right."""
     scenes, texts = prompts(count, moving=True, seed=seed)
     state = on(np.stack([draw.states(s, draw.progress(frames)) for s in scenes]))
     real = pictures(state.flatten(0, 1), size).unflatten(0, state.shape[:2])
-    out = generate(*parts, [pools.metadata(t, frames, 24, size) for t in texts], frames, size, given=real, clean=clean, **how)
+    out = generate(
+        *parts, [pools.metadata(t, frames, 24, size) for t in texts], frames, size, given=real, clean=clean, **how
+    )
     kept = (clean - 1) * 4 + 1
     truth = (real.cpu().numpy() * 255 + 0.5).astype(np.uint8)
     first = [measure.psnr(o[:kept], t[:kept]) for o, t in zip(out, truth, strict=True)]
@@ -130,7 +143,9 @@ def asked_of(tracks: list[tuple[str, str, str]], rng: random.Random) -> tuple[st
     return f"What does the {colour} {shape} do?", f"it {motion}"
 
 
-def agreement(net: Any, vision: Any, made: np.ndarray, seen: list[Any], size: tuple[int, int], seed: int = 5) -> dict[str, Any]:
+def agreement(
+    net: Any, vision: Any, made: np.ndarray, seen: list[Any], size: tuple[int, int], seed: int = 5
+) -> dict[str, Any]:
     """The reasoner about clips that the generator made: share of answers that agree with the measure."""
     rng = random.Random(seed)
     frames = made.shape[1]
@@ -189,7 +204,10 @@ def more(net: Any, vision: Any, codec: Path, count: int = 100, log: Any = print)
     for steps in (4, 8, 12, 20):
         note(f"text2image_steps_{steps}", images(parts, count, steps=steps, guidance=4.0, shift=3.0)[0])
     for steps, guidance in ((8, 6.0), (12, 6.0), (20, 6.0), (35, 1.0), (35, 3.0)):
-        note(f"text2video_9_steps_{steps}_guidance_{guidance}", clips(parts, count, 9, wide, steps=steps, guidance=guidance, **clip)[0])
+        note(
+            f"text2video_9_steps_{steps}_guidance_{guidance}",
+            clips(parts, count, 9, wide, steps=steps, guidance=guidance, **clip)[0],
+        )
     note("text2video_17", clips(parts, count, 17, wide, steps=35, guidance=6.0, **clip)[0])
     note("text2video_9_square", clips(parts, count, 9, (256, 256), steps=35, guidance=6.0, **clip)[0])
     note("video2video", continued(parts, count, 9, wide, 2, steps=35, guidance=6.0, **clip))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from cosmos3_serve.blockworld.words import words
 from cosmos3_serve.weights import tiny_recipe as tiny
 
@@ -165,7 +166,10 @@ def export(out: Path, transformer: Any, vae: Any, vision: Any, card: dict[str, A
     save_file(tensors, str(out / "vision_encoder" / "model.safetensors"), metadata={"format": "pt"})
     _write(out / "vision_encoder" / "config.json", {**vision_config(), "architectures": ["Qwen3VLVisionModel"]})
     _write(out / "config.json", root_config(ids))
-    _write(out / "generation_config.json", {**tiny.generation_config(ids), "do_sample": False, "temperature": None, "top_p": None, "top_k": None})
+    _write(
+        out / "generation_config.json",
+        {**tiny.generation_config(ids), "do_sample": False, "temperature": None, "top_p": None, "top_k": None},
+    )
     for name, content in tiny.processor_configs().items():
         # Pictures of the 256 tier are seen as they are, not enlarged.
         _write(out / name, content | ({"size": {**content["size"], "shortest_edge": 4096}}))
@@ -176,8 +180,18 @@ def export(out: Path, transformer: Any, vae: Any, vision: Any, card: dict[str, A
         out / "WEIGHTS.json",
         {"weights": "blockworld", "recipe": RECIPE, "params": sum(parts.values()), "parts": parts, **card},
     )
+    seal(out)
     for path in [out, *out.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def seal(out: Path) -> None:
+    """Write the manifest: path, size and SHA-256 of every file. Again after any change, of the card too."""
+    from cosmos3_serve.weights.blockworld import MANIFEST
+    from cosmos3_serve.weights.manifest import read_payload
+
+    files = [[f.path, f.size, f.sha256] for f in read_payload(out)]
+    (out / MANIFEST).write_text(json.dumps({"files": files}, indent=1) + "\n", encoding="utf-8")
 
 
 def _count(module: Any) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import layout
 import numpy as np
+
 from cosmos3_serve.blockworld import draw, words
 from cosmos3_serve.blockworld.scene import Scene, sample_grasp, sample_scene
 
@@ -86,7 +87,9 @@ def dialogue(turns: list[words.Turn], limit: int, lead: str = "") -> tuple[list[
     ids: list[int] = []
     learn: list[bool] = []
     for number, turn in enumerate(turns):
-        asked = encode(f"{'<|im_start|>user' + chr(10) if number else lead}{turn.question}<|im_end|>\n<|im_start|>assistant\n")
+        asked = encode(
+            f"{'<|im_start|>user' + chr(10) if number else lead}{turn.question}<|im_end|>\n<|im_start|>assistant\n"
+        )
         answer = encode(f"{turn.answer}<|im_end|>")
         more = [*asked, *answer, *encode("\n")]
         if len(ids) + len(more) > limit:
@@ -205,7 +208,11 @@ def wander(rng: random.Random, scene: Scene, frames: int) -> tuple[draw.Path, np
 def action_prompt(scene: Scene, rng: random.Random, frames: int, fps: int, size: tuple[int, int]) -> str:
     from cosmos3_serve.generator.engines.diffusers.prompt import action_caption
 
-    text = words.caption(scene, rng) if rng.random() < 0.3 else f"The gripper moves the {words.name_of(scene, scene.gripper)}."
+    text = (
+        words.caption(scene, rng)
+        if rng.random() < 0.3
+        else f"The gripper moves the {words.name_of(scene, scene.gripper)}."
+    )
     view = rng.choice(("ego_view", "third_person_view", "third_person_view"))
     return action_caption(text, view_point=view, num_frames=frames, fps=fps, size=size)
 

@@ -1,8 +1,9 @@
 """One command: train the block-world checkpoint, export it, evaluate it.
 
-    python recipes/blockworld/run.py --out DIR [--minutes 28]      everything, on a GPU
-    python recipes/blockworld/run.py --out DIR --dry-run           a minute on a CPU: every stage takes a few steps
-    python recipes/blockworld/run.py --out DIR --stage generator   one stage, from what lies in DIR
+python recipes/blockworld/run.py --out DIR [--minutes 28]      everything, on a GPU
+python recipes/blockworld/run.py --out DIR --dry-run           a minute on a CPU: every stage takes a few steps
+python recipes/blockworld/run.py --out DIR --stage generator   one stage, from what lies in DIR
+python recipes/blockworld/run.py --out DIR --stage unpack      the shipped weights as stage files, to go on from
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")]
 
-STAGES = ("vae", "reasoner", "generator", "export", "evaluate", "more", "scenes")
+STAGES = ("vae", "reasoner", "generator", "export", "evaluate", "more", "scenes", "unpack")
 
 
 def main() -> None:
@@ -60,10 +61,20 @@ def _run(stage: str, args: argparse.Namespace) -> None:
     if args.rate is not None:
         more["rate"] = args.rate
     if stage == "vae":
-        train_vae.train(out, args.seconds, **({"steps": 3, "scenes": 20, "small": True} if dry else {"scenes": args.scenes or 20_000, "resume": codec if args.resume else None}))
+        train_vae.train(
+            out,
+            args.seconds,
+            **(
+                {"steps": 3, "scenes": 20, "small": True}
+                if dry
+                else {"scenes": args.scenes or 20_000, "resume": codec if args.resume else None}
+            ),
+        )
     elif stage == "reasoner":
         more |= {"steps": 3, "scenes": 40, "batch": 2} if dry else {"resume": reasoner if args.resume else None}
         train_reasoner.train(out, args.seconds, **more)
+    elif stage == "unpack":
+        train_generator.unpack(Path(__file__).parents[2] / "models" / "blockworld", out)
     elif stage == "scenes":
         train_generator.draw_scenes(out, args.scenes or 75_000, args.seed)
     elif stage == "generator":

@@ -10,8 +10,9 @@ import torch
 import towers
 import train_vae
 from common import autocast, device
-from cosmos3_serve.generator.engines.diffusers.schedule import flow_scheduler
 from train_generator import DOMAIN, prompt
+
+from cosmos3_serve.generator.engines.diffusers.schedule import flow_scheduler
 
 Tensor = torch.Tensor
 

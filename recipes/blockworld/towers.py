@@ -157,8 +157,12 @@ def denoise(
     scale = (net.config.base_fps / fps).view(-1, 1)  # latent frames a frame of 24 fps
     when = origin[:, None] + (frames[None] * scale if t > 1 else 0 * frames[None])
     place_t = when[:, :, None, None].expand(b, t, grid_h, grid_w).flatten(1)
-    ys = torch.arange(grid_h, device=latents.device).float()[None, None, :, None].expand(b, t, grid_h, grid_w).flatten(1)
-    xs = torch.arange(grid_w, device=latents.device).float()[None, None, None, :].expand(b, t, grid_h, grid_w).flatten(1)
+    ys = (
+        torch.arange(grid_h, device=latents.device).float()[None, None, :, None].expand(b, t, grid_h, grid_w).flatten(1)
+    )
+    xs = (
+        torch.arange(grid_w, device=latents.device).float()[None, None, None, :].expand(b, t, grid_h, grid_w).flatten(1)
+    )
     positions = torch.stack([place_t, ys, xs])
     if actions is not None:
         n = actions.shape[1]

@@ -6,6 +6,7 @@ Leaves `generator.pt`.
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from dataclasses import dataclass
@@ -234,3 +235,16 @@ def prompt(net: Any, text: str) -> towers.Prompt:
     ids = torch.tensor([pools.prompt_ids(text)], device=device())
     with autocast():
         return towers.read_prompts(net, ids, torch.tensor([ids.shape[1]], device=device()))
+
+
+def unpack(checkpoint: Path, out: Path) -> None:
+    """Write `vae.pt`, `reasoner.pt` and `generator.pt` of an exported checkpoint."""
+    from safetensors.torch import load_file
+
+    config = json.loads((checkpoint / "vae" / "config.json").read_text(encoding="utf-8"))
+    codec = load_file(checkpoint / "vae" / "diffusion_pytorch_model.safetensors")
+    save(out / "vae.pt", vae=codec, mean=config["latents_mean"], std=config["latents_std"])
+    net = load_file(checkpoint / "transformer" / "diffusion_pytorch_model.safetensors")
+    vision = load_file(checkpoint / "vision_encoder" / "model.safetensors")
+    save(out / "reasoner.pt", net={k: v for k, v in net.items() if not is_generation(k)}, vision=vision)
+    save(out / "generator.pt", net={k: v for k, v in net.items() if is_generation(k)})

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 import towers
 from common import Average, Clock, Log, adam, autocast, device, half, on, pictures, save
+
 from cosmos3_serve.blockworld import draw, words
 from cosmos3_serve.blockworld.scene import COLOURS, SHAPES, sample_scene
 
@@ -66,7 +67,9 @@ class Prefix:
         return torch.tensor(columns, device=device()).float().T.unsqueeze(1)
 
 
-def forward(net: Any, vision: Any, prefix: Prefix, ids: Tensor, times: Tensor, frames: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def forward(
+    net: Any, vision: Any, prefix: Prefix, ids: Tensor, times: Tensor, frames: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     """Hidden states [B, L, D] of all tokens, and the vision tokens [B, n, D].
 
     Args:
@@ -97,8 +100,10 @@ def cells(state: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
         kind = f[:, 0].clamp(min=0).long()
         wide = f[:, 5] * unit
         high = HEIGHTS.to(state.device)[kind] * wide
-        near = ((x - f[:, 2] * size[0]).abs() < wide / 2 + 12) & (y < f[:, 3] * size[1] + 12) & (
-            y > f[:, 3] * size[1] - high - 12
+        near = (
+            ((x - f[:, 2] * size[0]).abs() < wide / 2 + 12)
+            & (y < f[:, 3] * size[1] + 12)
+            & (y > f[:, 3] * size[1] - high - 12)
         )
         near = near & (f[:, 0] >= 0)
         colour = torch.where(near, f[:, 1].long() + 1, colour)
@@ -167,7 +172,9 @@ def train(
                 n = prefix.tokens
                 pairs = seen.unflatten(1, (-1, n)).flatten(0, 1)
                 moments = state if kind == "video" else state[:, :2]
-                for head, labels in zip(extra, zip(*(cells(moments[:, i::2].flatten(0, 1), size) for i in (0, 1)), strict=True), strict=True):
+                for head, labels in zip(
+                    extra, zip(*(cells(moments[:, i::2].flatten(0, 1), size) for i in (0, 1)), strict=True), strict=True
+                ):
                     told = head(pairs).unflatten(-1, (2, -1)).float()
                     for i in (0, 1):
                         side = side + F.cross_entropy(told[:, :, i].flatten(0, 1), labels[i].flatten())
@@ -211,9 +218,9 @@ def fresh() -> tuple[Any, Any]:
             for name, p in module.named_parameters():
                 if p.ndim > 1:
                     std = 0.02 if "embed" in name and "patch" not in name else p[0].numel() ** -0.5
-                    if name.endswith(("to_out.weight", "to_add_out.weight", "down_proj.weight", "attn.proj.weight")) or (
-                        "blocks" in name and name.endswith("linear_fc2.weight")
-                    ):
+                    if name.endswith(
+                        ("to_out.weight", "to_add_out.weight", "down_proj.weight", "attn.proj.weight")
+                    ) or ("blocks" in name and name.endswith("linear_fc2.weight")):
                         std *= 0.3
                     p.normal_(0, std)
         net.proj_out.weight.zero_()
@@ -252,7 +259,9 @@ def load_into(net: Any, vision: Any, path: Path) -> None:
 
 
 @torch.no_grad()
-def answers(net: Any, vision: Any, prefix: Prefix, frames: Tensor, times: Tensor, asked: list[str], most: int = 40) -> list[str]:
+def answers(
+    net: Any, vision: Any, prefix: Prefix, frames: Tensor, times: Tensor, asked: list[str], most: int = 40
+) -> list[str]:
     """Greedy answers to one question each about frames [B, 2 or 4, H, W, 3]."""
     texts = [pools.encode(f"{q}<|im_end|>\n<|im_start|>assistant\n") for q in asked]
     lengths = torch.tensor([len(t) for t in texts], device=device())

@@ -34,7 +34,9 @@ def fast() -> None:
         if front:
             x = torch.cat([x.new_zeros(b, x.shape[1], front, h, w), x], 2)
         count = (x.shape[2] - taps) // stride + 1
-        wide = torch.cat([x[:, :, j : j + stride * (count - 1) + 1 : stride] for j in range(taps)], 1) if taps > 1 else x
+        wide = (
+            torch.cat([x[:, :, j : j + stride * (count - 1) + 1 : stride] for j in range(taps)], 1) if taps > 1 else x
+        )
         flat = wide.transpose(1, 2).flatten(0, 1).contiguous(memory_format=torch.channels_last)
         weight = weight.transpose(1, 2).flatten(1, 2)
         out = F.conv2d(flat, weight, self.bias, padding=(self._padding[2], self._padding[0]))
@@ -78,7 +80,15 @@ def latents(vae: Any, frames: Tensor) -> Tensor:
         return encode(vae, to_pixels(frames)).float().chunk(2, 1)[0]
 
 
-def train(out: Path, seconds: float, *, steps: int | None = None, scenes: int = 20_000, small: bool = False, resume: Path | None = None) -> None:
+def train(
+    out: Path,
+    seconds: float,
+    *,
+    steps: int | None = None,
+    scenes: int = 20_000,
+    small: bool = False,
+    resume: Path | None = None,
+) -> None:
     data = pools.prompts(scenes, "scene", 17, (320, 192), 11).state
     grasps = pools.prompts(max(50, scenes // 10), "action", 17, (320, 192), 12).state
     torch.manual_seed(1)
@@ -87,7 +97,9 @@ def train(out: Path, seconds: float, *, steps: int | None = None, scenes: int = 
     state = on(np.concatenate([data, grasps]))
     vae = layout.new_vae().to(device())
     if resume is not None:
-        vae.load_state_dict({k: v.float() for k, v in torch.load(resume, map_location="cpu", weights_only=True)["vae"].items()})
+        vae.load_state_dict(
+            {k: v.float() for k, v in torch.load(resume, map_location="cpu", weights_only=True)["vae"].items()}
+        )
     fast()
     rate = 1.5e-3
     optimizer, average = adam(vae.parameters(), rate), None
@@ -102,7 +114,9 @@ def train(out: Path, seconds: float, *, steps: int | None = None, scenes: int = 
         crop = None if whole else (rng.randrange(size[0] - side + 1), rng.randrange(size[1] - side + 1), side, side)
         pick = torch.randint(0, len(state), (count,), device=state.device)
         first, stride = rng.randrange(17 - frames + 1) if frames < 17 else 0, rng.choice((1, 2)) if frames < 9 else 2
-        when = [(first + stride * i) % 17 if stride * frames + first <= 17 + stride else first + i for i in range(frames)]
+        when = [
+            (first + stride * i) % 17 if stride * frames + first <= 17 + stride else first + i for i in range(frames)
+        ]
         when = [min(w, 16) for w in when]
         x = pictures(state[pick][:, when].flatten(0, 1), size, crop).unflatten(0, (count, frames))
         target = to_pixels(x)
@@ -171,4 +185,8 @@ def load(path: Path) -> tuple[Any, Tensor, Tensor]:
     vae.to(device()).eval().requires_grad_(False)
     fast()
     shape = (1, -1, 1, 1, 1)
-    return vae, torch.tensor(kept["mean"], device=device()).view(shape), torch.tensor(kept["std"], device=device()).view(shape)
+    return (
+        vae,
+        torch.tensor(kept["mean"], device=device()).view(shape),
+        torch.tensor(kept["std"], device=device()).view(shape),
+    )

@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "weights": set(),
     "storage": set(),
     "contract": set(),
+    "blockworld": set(),
     "settings": set(),
     "retry": set(),
     "proxies": set(),

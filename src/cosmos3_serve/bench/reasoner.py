@@ -273,7 +273,7 @@ async def _about(reasoner: Reasoner, known: Known) -> dict[str, Any]:
             remedy=f"--model with one of: {names}",
         )
     said = entry.get("weights")
-    weights = said if said in ("random", "pretrained") else "unknown"
+    weights = said if said in ("random", "blockworld", "pretrained") else "unknown"
     if known.weights and weights not in ("unknown", known.weights):
         raise InputError(
             f"the server says that its weights are {weights}, not {known.weights}",

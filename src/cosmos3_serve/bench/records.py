@@ -10,7 +10,7 @@ from cosmos3_serve.bench.videos import Recipe, Video
 
 Profile = Literal["round-robin", "session-affinity"]
 Transport = Literal["http", "data", "file-id"]
-Weights = Literal["random", "pretrained", "unknown"]
+Weights = Literal["random", "blockworld", "pretrained", "unknown"]
 SESSION_HEADER = "X-Dynamo-Session-ID"
 WARM_SHARE = 0.5
 SCHEMA = "cosmos3.bench.reasoner.v1"

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cosmos3_serve.blockworld.scene import BASE_Y, BOUNCE_HEIGHT, COLUMN_X, FALL_HEIGHT, Event, Scene, Thing
 
-Frames = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.float32]
+Frames = Any  # numpy arrays of uint8, of float32
+Numbers = Any
 
 RGB = ((214, 44, 46), (44, 158, 66), (46, 88, 214), (232, 196, 28), (150, 60, 198), (30, 188, 198))
 WIDTHS = (34.0, 60.0)  # pixels of a 256x256 picture
@@ -49,9 +48,9 @@ def progress(frames: int) -> list[float]:
 
 
 def states(scene: Scene, times: Sequence[float], path: Path | None = None) -> Numbers:
-    """[len(times), STATE_FIELDS] float32: what `paint` needs of each moment. Objects in painting order: far ones first."""
+    """[len(times), STATE_FIELDS] float32: what `paint` needs of each moment. Far objects come first."""
     order = sorted(range(len(scene.things)), key=lambda i: -scene.things[i].depth)
-    rows = np.full((len(times), STATE_FIELDS), -1.0, dtype=np.float32)
+    rows: Numbers = np.full((len(times), STATE_FIELDS), -1.0, dtype=np.float32)
     rows[:, 0:3], rows[:, 3:6] = scene.wall, scene.floor
     for frame, time in enumerate(times):
         for place, index in enumerate(order):
@@ -78,7 +77,9 @@ def _pose(thing: Thing, event: Event | None, time: float) -> tuple[float, float,
             lift = FALL_HEIGHT * max(0.0, 1.0 - (p / 0.85) ** 2)
         elif event.motion == 2:
             # a high hop and a lower one
-            lift = BOUNCE_HEIGHT * (math.sin(math.pi * p / 0.6) if p < 0.6 else 0.6 * math.sin(math.pi * (p - 0.6) / 0.4))
+            lift = BOUNCE_HEIGHT * (
+                math.sin(math.pi * p / 0.6) if p < 0.6 else 0.6 * math.sin(math.pi * (p - 0.6) / 0.4)
+            )
         else:
             yaw += math.pi * p
     return x, ground - lift, ground, yaw
@@ -94,9 +95,7 @@ def _grid(width: int, height: int) -> tuple[Numbers, Numbers]:
     return x, y
 
 
-def paint(
-    xp: Any, state: Any, width: int, height: int, grid: tuple[Any, Any], thing: Any = None
-) -> Any:
+def paint(xp: Any, state: Any, width: int, height: int, grid: tuple[Any, Any], thing: Any = None) -> Any:
     """Pictures [n, height, width, 3], 0..1, of state rows [n, STATE_FIELDS].
 
     Args:
@@ -191,9 +190,7 @@ def _outline(xp: Any, shape: Any, dx: Any, up: Any, w: Any, yaw: Any) -> tuple[A
     return alpha, light
 
 
-def _gripper(
-    xp: Any, planes: list[Any], state: Any, x: Any, y: Any, width: int, height: int, unit: float
-) -> list[Any]:
+def _gripper(xp: Any, planes: list[Any], state: Any, x: Any, y: Any, width: int, height: int, unit: float) -> list[Any]:
     """Two dark fingers at the upper end of the held object, on a rod from above."""
     at = state[:, 6:8, None, None]
     there = at[:, 1] > -0.9

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cosmos3_serve.blockworld.scene import COLOURS, SHAPES
 
-Pixels = npt.NDArray[np.uint8]
-Mask = npt.NDArray[np.bool_]
+Pixels = Any  # numpy arrays of uint8, of bool
+Mask = Any
 
 HUES = (0.0, 131.0, 225.0, 50.0, 279.0, 184.0)  # degrees, of COLOURS
 MIN_SATURATION, MIN_VALUE = 0.42, 0.2
@@ -55,7 +55,7 @@ def objects(picture: Pixels) -> list[Seen]:
     return sorted(found, key=lambda seen: seen.x)
 
 
-def _nearest_colour(picture: Pixels) -> npt.NDArray[np.int64]:
+def _nearest_colour(picture: Pixels) -> Any:
     """For each pixel the index of the colour whose hue lies nearest, -1 where there is no hue."""
     rgb = picture.astype(np.float32) / 255
     most, least = rgb.max(-1), rgb.min(-1)
@@ -64,9 +64,7 @@ def _nearest_colour(picture: Pixels) -> npt.NDArray[np.int64]:
     coloured = (chroma > MIN_SATURATION * most) & (most > MIN_VALUE)
     r, g, b = (rgb[..., c][coloured] for c in range(3))
     top, spread = most[coloured], chroma[coloured]
-    hue = 60 * np.where(
-        top == r, (g - b) / spread % 6, np.where(top == g, (b - r) / spread + 2, (r - g) / spread + 4)
-    )
+    hue = 60 * np.where(top == r, (g - b) / spread % 6, np.where(top == g, (b - r) / spread + 2, (r - g) / spread + 4))
     away = np.abs((hue[:, None] - np.array(HUES, np.float32) + 180) % 360 - 180)
     nearest[coloured] = away.argmin(1)
     return nearest
@@ -84,7 +82,7 @@ def components(mask: Mask) -> list[Mask]:
         return label
 
     above: list[tuple[int, int, int, int]] = []
-    for row in np.flatnonzero(mask.any(1)):
+    for row in np.flatnonzero(mask.any(1)).tolist():
         edges = np.flatnonzero(np.diff(np.concatenate(([0], mask[row].astype(np.int8), [0]))))
         here = []
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
@@ -96,7 +94,7 @@ def components(mask: Mask) -> list[Mask]:
             else:
                 label = len(parent)
                 parent.append(label)
-            here.append((int(row), first, last, label))
+            here.append((row, first, last, label))
         runs += here
         above = here
     regions: dict[int, Mask] = {}
@@ -127,7 +125,7 @@ class Track:
 
     colour: str
     shape: str
-    path: npt.NDArray[np.float32]
+    path: Any
     change: float
 
     @property

@@ -33,7 +33,7 @@ def name_of(scene: Scene, thing: int) -> str:
     return f"{COLOURS[it.colour]} {SHAPES[it.shape]}"
 
 
-# ---- captions ----------------------------------------------------------------------------------------------------------
+# ---- captions -------------------------------------------------------------------------------------------------------
 
 
 def caption(scene: Scene, rng: random.Random, *, full: bool = False) -> str:
@@ -91,7 +91,7 @@ def happens(scene: Scene) -> str:
     return f"First {told[0]}, then {told[1]}."
 
 
-# ---- questions ---------------------------------------------------------------------------------------------------------
+# ---- questions ------------------------------------------------------------------------------------------------------
 
 
 def questions(scene: Scene, rng: random.Random, *, video: bool) -> list[Turn]:
@@ -123,21 +123,22 @@ def _still(scene: Scene, rng: random.Random, video: bool) -> list[Turn]:
         alone_colour = sum(t.colour == it.colour for t in things) == 1
         thing = SHAPES[it.shape] if alone_shape and rng.random() < 0.5 else name_of(scene, index)
         if alone_shape:
-            shape = SHAPES[it.shape]
-            asked = (f"What colour is the {shape}?", f"Which colour has the {shape}?")
+            only = SHAPES[it.shape]
+            asked = (f"What colour is the {only}?", f"Which colour has the {only}?")
             turns.append(Turn("colour", rng.choice(asked), COLOURS[it.colour]))
         if alone_colour:
             asked = (f"What shape is the {COLOURS[it.colour]} object?", f"What is the {COLOURS[it.colour]} object?")
             turns.append(Turn("shape", rng.choice(asked), SHAPES[it.shape]))
         if number == 1:
-            turns.append(Turn("colour", rng.choice(("What colour is the object?", "Which colour is it?")), COLOURS[it.colour]))
+            turns.append(
+                Turn("colour", rng.choice(("What colour is the object?", "Which colour is it?")), COLOURS[it.colour])
+            )
             turns.append(Turn("shape", "What shape is the object?", SHAPES[it.shape]))
         turns.append(Turn("size", f"Is the {thing} small or large?", SIZES[it.size]))
         event = scene.event_of(index)
         if event is None:
             turns.append(Turn("place", f"Where is the {thing}?", PLACES[it.column]))
-            if it.depth is not None:
-                turns.append(Turn("depth", f"Is the {thing} at the front or at the back?", STANDS[it.depth]))
+            turns.append(Turn("depth", f"Is the {thing} at the front or at the back?", STANDS[it.depth]))
         elif video:
             end = event.to if event.motion == 0 else it.column
             turns.append(Turn("place", f"Where is the {thing} at the end?", PLACES[end]))

@@ -23,6 +23,7 @@ FIELDS: Final[dict[str, Any]] = {"num_steps": 4, "num_frames": 1}
 QUALIFIERS: Final[dict[str, str]] = {
     "DIFFUSERS": "another engine than the pinned framework ran",
     "RANDOM": "the weights are random",
+    "BLOCKWORLD": "the weights are those of the small block-world model",
     "WEIGHTS_UNKNOWN": "nobody says what the weights are",
     "UNGUARDED": "guardrails were off",
     "GUARDRAILS_UNPROVEN": "guardrails are configured, but the service shows no record that they were applied",

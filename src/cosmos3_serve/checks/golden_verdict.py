@@ -85,7 +85,8 @@ def qualifiers(seen: Seen, found: TargetVerdict | None) -> list[str]:
     holds = {
         "DIFFUSERS": engine_of(ready) != "framework",
         "RANDOM": weights == "random",
-        "WEIGHTS_UNKNOWN": weights not in ("random", "pretrained"),
+        "BLOCKWORLD": weights == "blockworld",
+        "WEIGHTS_UNKNOWN": weights not in ("random", "blockworld", "pretrained"),
         "UNGUARDED": ready.get("guardrails") is not True,
         "GUARDRAILS_UNPROVEN": ready.get("guardrails") is True and not guardrails_applied(seen.manifest),
         "CPU": found is not None and found.status is TargetStatus.CPU,

@@ -185,8 +185,8 @@ def reasoner(
 
     if load not in ("aiperf", "own"):
         raise UsageError(f"--load {load!r} is neither aiperf nor own")
-    if weights not in ("", "random", "pretrained"):
-        raise UsageError(f"--weights {weights!r} is neither random nor pretrained")
+    if weights not in ("", "random", "blockworld", "pretrained"):
+        raise UsageError(f"--weights {weights!r} is neither random, blockworld nor pretrained")
     report.require_new(output_dir)
     driver = WithAIPerf(find(aiperf_dir, tokenizer), tokenizer, output_dir / report.RAW) if load == "aiperf" else None
 

@@ -80,4 +80,4 @@ class BatchResponse(Strict):
     backend: str | None = None
     engine: EngineRecord | None = None
     checkpoint: CheckpointRecord | None = None
-    weights: Literal["random", "pretrained", "unknown"] | None = None
+    weights: Literal["random", "blockworld", "pretrained", "unknown"] | None = None

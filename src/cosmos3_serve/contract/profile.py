@@ -116,12 +116,13 @@ _DIFFUSERS_USE_INSTEAD: Final = {
 }
 
 
-def diffusers_profile(version: str, *, tiny: bool = False) -> EngineProfile:
+def diffusers_profile(version: str, *, tiny: bool = False, blockworld: bool = False) -> EngineProfile:
     """Profile of the diffusers engine.
 
     Args:
         version: of the diffusers package, such as `0.42.1`.
         tiny: the tiny checkpoint: resolution 256, at most 25 frames and 4 steps unless a sample asks otherwise.
+        blockworld: the block-world checkpoint: resolution 256, 9 frames, the modes' own steps.
     """
     return EngineProfile(
         engine="diffusers",
@@ -129,10 +130,10 @@ def diffusers_profile(version: str, *, tiny: bool = False) -> EngineProfile:
         backend=DIFFUSERS_BACKEND,
         supported_modes=_DIFFUSERS_MODES,
         use_instead=_DIFFUSERS_USE_INSTEAD,
-        default_resolution="256" if tiny else "720",
-        default_video_frames=25 if tiny else None,
+        default_resolution="256" if tiny or blockworld else "720",
+        default_video_frames=25 if tiny else 9 if blockworld else None,
         default_num_steps=4 if tiny else None,
-        default_max_frames=25 if tiny else None,
+        default_max_frames=25 if tiny else 17 if blockworld else None,
         negative_prompt=VIDEO_NEGATIVE_PROMPT,
         supported_domains=DIFFUSERS_DOMAINS,
         action_image_sizes=frozenset({256, 480, 704, 720, 768}),

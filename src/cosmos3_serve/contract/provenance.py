@@ -96,7 +96,7 @@ class Provenance(BaseModel):
     # ours
     engine: EngineRecord | None = None
     checkpoint: CheckpointRecord | None = None
-    weights: Literal["random", "pretrained", "unknown"] = "unknown"
+    weights: Literal["random", "blockworld", "pretrained", "unknown"] = "unknown"
     seeds: dict[str, int | None] = Field(default_factory=dict)
     samples: list[SampleRecord] = Field(default_factory=list)
     missing: list[str] = Field(default_factory=list)

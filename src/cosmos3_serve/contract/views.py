@@ -154,7 +154,7 @@ class ReadyReport(BaseModel):
     checkpoint: str = ""
     checkpoint_revision: str | None = None
     checkpoint_digest: str | None = None
-    weights: Literal["random", "pretrained", "unknown"] = "unknown"
+    weights: Literal["random", "blockworld", "pretrained", "unknown"] = "unknown"
     payload_verified: bool | None = None
     assets: list[AssetRow] = Field(default_factory=list)
     guardrails_effective: bool = False

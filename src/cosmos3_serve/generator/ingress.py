@@ -42,6 +42,7 @@ from cosmos3_serve.service.readiness import Readiness
 from cosmos3_serve.service.tokens import TokenBook
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.storage.roots import AllowedRoots
+from cosmos3_serve.weights.blockworld import BLOCKWORLD
 from cosmos3_serve.weights.checkpoint import TINY, Checkpoint
 
 log = structlog.get_logger(__name__)
@@ -218,7 +219,9 @@ class IngressReplica:
 def profile_of(settings: GeneratorSettings, checkpoint: Checkpoint) -> EngineProfile:
     profile = FRAMEWORK_PROFILE
     if settings.engine != "framework":
-        profile = diffusers_profile(version("diffusers"), tiny=checkpoint.id == TINY)
+        profile = diffusers_profile(
+            version("diffusers"), tiny=checkpoint.id == TINY, blockworld=checkpoint.id == BLOCKWORLD
+        )
     return profile.model_copy(update={"custom_defaults": read_defaults(settings.defaults_file)})
 
 

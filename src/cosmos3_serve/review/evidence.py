@@ -113,7 +113,7 @@ class Evidence(Record):
     checkpoint: CheckpointId | None
     checkpoint_revision: HEX40 | None
     checkpoint_digest: Sha256 | None
-    weights: Literal["random", "pretrained", "unknown"]
+    weights: Literal["random", "blockworld", "pretrained", "unknown"]
     guardrails_configured: bool | None
     gpus: list[Gpu] = Field(default_factory=list)
     max_batch_size: Count | None

@@ -20,7 +20,8 @@ class GeneratorSettings(Settings):
     model: str = option("Cosmos3-Nano", "Name of the served model.", env="NPA_COSMOS3_RAY_MODEL", min_length=1)
     checkpoint: str = option(
         "Cosmos3-Nano",
-        "Checkpoint: a local directory, a Hub id, or `tiny` (random weights, for tests and trials).",
+        "Checkpoint: a local directory, a Hub id, `blockworld` (small, trained) or `tiny` (random weights, for tests"
+        " and trials).",
         env="NPA_COSMOS3_RAY_CHECKPOINT",
         min_length=1,
     )

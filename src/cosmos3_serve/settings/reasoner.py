@@ -18,7 +18,8 @@ class ReasonerSettings(Settings):
     port: Port = option(8000, "Public port; 0 picks a free one.", env="COSMOS3_REASONER_PORT", ge=0, le=65535)
     model: str = option(
         "Cosmos3-Nano",
-        "Checkpoint: a local directory, a Hub id, or `tiny` (random weights, for tests and trials).",
+        "Checkpoint: a local directory, a Hub id, `blockworld` (small, trained) or `tiny` (random weights, for tests"
+        " and trials).",
         env="COSMOS3_REASONER_MODEL",
         min_length=1,
     )

@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 from cosmos3_serve.errors import CheckpointUnavailable, UsageError
 from cosmos3_serve.weights import assets
+from cosmos3_serve.weights.blockworld import BLOCKWORLD, find_blockworld
 from cosmos3_serve.weights.completeness import missing_payload
 from cosmos3_serve.weights.hub import fetch_snapshot
 from cosmos3_serve.weights.manifest import HashCache, payload_digest, read_payload
 from cosmos3_serve.weights.tiny import ensure_tiny
 
-Weights = Literal["random", "pretrained", "unknown"]
+Weights = Literal["random", "blockworld", "pretrained", "unknown"]
 
 TINY = "tiny"
 NANO = assets.NANO.repo
@@ -70,6 +71,15 @@ def resolve_checkpoint(
             "the tiny checkpoint is for the diffusers engine and the reasoner; the framework does not load it",
             remedy="name a checkpoint of the framework, or pass --engine diffusers",
         )
+    if text == BLOCKWORLD and framework:
+        raise UsageError(
+            "the block-world checkpoint is for the diffusers engine and the reasoner; the framework does not load it",
+            remedy="name a checkpoint of the framework, or pass --engine diffusers",
+        )
+    if text == BLOCKWORLD:
+        path = find_blockworld()
+        recipe = f"recipe-{_declared(path).get('recipe', 0)}"
+        return replace(_checkpoint(path, BLOCKWORLD, recipe, cache_dir), weights="blockworld", verified=True)
     if text == TINY:
         path = ensure_tiny(cache_dir)
         return _checkpoint(path, TINY, f"seed-{_declared(path).get('seed', 0)}", cache_dir)
@@ -79,13 +89,13 @@ def resolve_checkpoint(
     if text.startswith(("/", ".", "~")):
         raise UsageError(
             f"checkpoint directory {text} does not exist",
-            remedy="name an existing directory, a Hub id such as nvidia/Cosmos3-Nano, or `tiny`",
+            remedy="name an existing directory, a Hub id such as nvidia/Cosmos3-Nano, `blockworld`, or `tiny`",
         )
     named = hub_name(text)
     if named is None:
         raise UsageError(
             f"checkpoint {text!r} is no directory and no Hub id",
-            remedy="name an existing directory, a Hub id such as nvidia/Cosmos3-Nano, or `tiny`",
+            remedy="name an existing directory, a Hub id such as nvidia/Cosmos3-Nano, `blockworld`, or `tiny`",
         )
     repo, revision = named
     snapshot, commit = fetch_snapshot(repo, revision, environ=environ, hashes=_hashes(cache_dir))

@@ -51,7 +51,7 @@ class Service(BaseModel):
     model: str
     revision: str
     source: str
-    weights: Literal["random", "pretrained", "unknown"] = "unknown"
+    weights: Literal["random", "blockworld", "pretrained", "unknown"] = "unknown"
     guardrails: bool
     max_batch_size: int
     max_num_seqs: int | None = None

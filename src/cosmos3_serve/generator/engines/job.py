@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from cosmos3_serve.contract.records import SampleCompute
 from cosmos3_serve.errors import SampleCode, SampleError
 
-Weights = Literal["random", "pretrained", "unknown"]
+Weights = Literal["random", "blockworld", "pretrained", "unknown"]
 
 
 class _Record(BaseModel):
