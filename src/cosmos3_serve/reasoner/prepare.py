@@ -10,7 +10,7 @@ from cosmos3_serve.reasoner.engine.args import check_extra, engine_plan
 from cosmos3_serve.reasoner.engine.hardware import Hardware, detect
 from cosmos3_serve.reasoner.engine.interpreter import Interpreter, find_interpreter
 from cosmos3_serve.reasoner.engine.model_shape import read_shape
-from cosmos3_serve.reasoner.media.shared import shared_place
+from cosmos3_serve.reasoner.media.upload_store import upload_place
 from cosmos3_serve.reasoner.setup import ServedModel
 from cosmos3_serve.service.tokens import TokenBook
 from cosmos3_serve.settings import REASONER_TOKEN_ENV, REASONER_TOKEN_FILE_ENV, ReasonerSettings
@@ -43,7 +43,7 @@ def check(settings: ReasonerSettings) -> tuple[ReasonerSettings, Interpreter | N
     TokenBook.from_environ(token_env=REASONER_TOKEN_ENV, file_env=REASONER_TOKEN_FILE_ENV)
     AllowedRoots.parse(settings.allowed_s3_roots)
     if settings.media_store is not None:
-        shared_place(settings.media_store)
+        upload_place(settings.media_store)
     check_extra(settings.vllm_args)
     interpreter: Interpreter | None = None
     if settings.ray_address is None:

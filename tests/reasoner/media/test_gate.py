@@ -24,9 +24,9 @@ from cosmos3_serve.reasoner.media.picture_cost import ImageProcessor
 from cosmos3_serve.reasoner.media.probe import Prober
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
 from cosmos3_serve.reasoner.media.sampling import Sampling, VideoProcessor
-from cosmos3_serve.reasoner.media.shelf import LocalShelf
 from cosmos3_serve.reasoner.media.store import MediaStore
-from cosmos3_serve.reasoner.media.uploads import Uploads
+from cosmos3_serve.reasoner.media.upload_store import UploadStore, upload_place
+from cosmos3_serve.reasoner.media.upload_sweep import Bounds
 from cosmos3_serve.storage.roots import AllowedRoots
 
 
@@ -49,7 +49,7 @@ async def gate(
         root,
         bounds,
         store=store,
-        uploads=LocalShelf(Uploads(root, store, max_bytes=10**7)),
+        uploads=UploadStore(upload_place(f"file://{root}/uploads"), store, Bounds(10**7, 10**7)),
         fetcher=Fetcher(store, bounds, allow=AllowList.parse(allow), roots=AllowedRoots(), resolver=resolver),
         prober=Prober(bounds, ReplicaDecoder()),
         videos=VideoProcessor(),

@@ -28,11 +28,9 @@ from cosmos3_serve.reasoner.media.picture_cost import ImageProcessor
 from cosmos3_serve.reasoner.media.probe import Prober
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
 from cosmos3_serve.reasoner.media.sampling import VideoProcessor
-from cosmos3_serve.reasoner.media.shared import SharedShelf, shared_place
-from cosmos3_serve.reasoner.media.shared_sweep import Bounds
-from cosmos3_serve.reasoner.media.shelf import LocalShelf, Shelf
 from cosmos3_serve.reasoner.media.store import MediaStore
-from cosmos3_serve.reasoner.media.uploads import Uploads
+from cosmos3_serve.reasoner.media.upload_store import UploadStore, upload_place
+from cosmos3_serve.reasoner.media.upload_sweep import Bounds
 from cosmos3_serve.reasoner.sessions.keys import SessionKeys
 from cosmos3_serve.reasoner.sessions.lease import LeaseCache
 from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode, Profile
@@ -114,7 +112,7 @@ def media_gate(setup: ReasonerSetup, limits: MediaLimits, suspects: SuspectTrack
         root,
         limits,
         store=store,
-        uploads=shelf(settings, root, store),
+        uploads=upload_store(settings, root, store),
         fetcher=Fetcher(
             store,
             limits,
@@ -129,12 +127,14 @@ def media_gate(setup: ReasonerSetup, limits: MediaLimits, suspects: SuspectTrack
     )
 
 
-def shelf(settings: ReasonerSettings, root: Path, store: MediaStore) -> Shelf:
+def upload_store(settings: ReasonerSettings, root: Path, store: MediaStore) -> UploadStore:
     """Uploads on this machine's disk, or in the store that all gateways share."""
     if settings.media_store is None:
-        return LocalShelf(Uploads(root, store, max_bytes=settings.store_bytes))
+        total = settings.store_bytes
+        bounds = Bounds(total, min(total, settings.media_store_tenant_bytes))
+        return UploadStore(upload_place(f"file://{root.absolute() / 'uploads'}"), store, bounds)
     bounds = Bounds(settings.media_store_bytes, settings.media_store_tenant_bytes)
-    return SharedShelf(shared_place(settings.media_store), store, bounds)
+    return UploadStore(upload_place(settings.media_store), store, bounds)
 
 
 def processors(checkpoint: Path) -> tuple[VideoProcessor, ImageProcessor]:

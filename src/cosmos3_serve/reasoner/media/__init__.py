@@ -16,10 +16,9 @@ Read it in the order of a request:
         flight        the same work at the same time is done once
       store         bytes by content, bounded by bytes and age
         blobs         one file each, locked while in use
-      shelf         where uploads are kept: on this disk, or shared
-        uploads       the files API's shelf on disk
-        shared        the same in an object store, for gateways of several machines
-        shared_sweep  its age and bounds
+      upload_store  uploads of the files API, in a directory or an object store that gateways share
+        file_record   what is known about one upload
+        upload_sweep  expiry and bounds
       screen        content -> verdict, asked for once
         verdicts      what the probe said, remembered
         probe         processes that may die of a file

@@ -18,6 +18,7 @@ from cosmos3_serve.reasoner.gateway.held_media import media_uuid
 from cosmos3_serve.reasoner.media.blobs import Blob
 from cosmos3_serve.reasoner.media.dataurl import decode, decoded_size
 from cosmos3_serve.reasoner.media.fetch import Fetcher
+from cosmos3_serve.reasoner.media.file_record import FileRecord
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
 from cosmos3_serve.reasoner.media.limits import MediaLimits
@@ -27,10 +28,9 @@ from cosmos3_serve.reasoner.media.probe import Prober
 from cosmos3_serve.reasoner.media.refusal import Refused, broken, too_large
 from cosmos3_serve.reasoner.media.sampling import Sampling, VideoProcessor, sample_video
 from cosmos3_serve.reasoner.media.screen import Screen
-from cosmos3_serve.reasoner.media.shelf import Shelf
 from cosmos3_serve.reasoner.media.sniff import HEAD_BYTES, check_declared, sniff
 from cosmos3_serve.reasoner.media.store import MediaStore
-from cosmos3_serve.reasoner.media.uploads import FileRecord
+from cosmos3_serve.reasoner.media.upload_store import UploadStore
 
 
 class MediaGate:
@@ -48,7 +48,7 @@ class MediaGate:
         limits: MediaLimits,
         *,
         store: MediaStore,
-        uploads: Shelf,
+        uploads: UploadStore,
         fetcher: Fetcher,
         prober: Prober,
         videos: VideoProcessor,

@@ -1,12 +1,12 @@
-"""SharedShelf: uploads in an object store, so that every gateway of every machine knows the same files.
+"""UploadStore: the files API's uploads, in a directory of this machine or in an object store that all gateways share.
 
-    files/<tenant>/<id>.json               the record; it exists, or the file does not
-    contents/<tenant>/<sha256>/<id>        its bytes
+    files/<tenant>/<id>.json                   the record; it exists, or the file does not
+    contents/<tenant>/<id>.<expires_at>        its bytes
 
 A content is written and checked before its record, and removed after it, so that a record never promises what is not
-there. Contents are named by their hash, and each upload has its own object: contents that uploads share could only be
-removed by counting, and counting without a lock loses an upload in the moment between two gateways' looks. The disk of
-a gateway (`MediaStore`) is the bounded cache: what it lacks is fetched, and served only if its hash is the record's.
+there. Each upload has its own content: contents that uploads share could only be removed by counting, and counting
+without a lock loses an upload in the moment between two gateways' looks. The disk of a gateway (`MediaStore`) is the
+bounded cache: what it lacks is fetched, and served only if its hash is the record's.
 
 Nothing about a record is remembered here: a file that one gateway deletes is gone at all of them at once.
 """
@@ -30,22 +30,22 @@ from cosmos3_serve.errors import (
     UsageError,
 )
 from cosmos3_serve.reasoner.media.blobs import Blob
-from cosmos3_serve.reasoner.media.flight import Flights
-from cosmos3_serve.reasoner.media.info import MediaInfo
-from cosmos3_serve.reasoner.media.refusal import Refused
-from cosmos3_serve.reasoner.media.shared_sweep import Bounds, Sweep, fits
-from cosmos3_serve.reasoner.media.store import MediaStore
-from cosmos3_serve.reasoner.media.uploads import (
+from cosmos3_serve.reasoner.media.file_record import (
     FILE_ID,
     FileRecord,
     content_gone,
     from_json,
     new_record,
     no_such_file,
-    shelf_of,
     storage_full,
+    tenant_key,
     to_json,
 )
+from cosmos3_serve.reasoner.media.flight import Flights
+from cosmos3_serve.reasoner.media.info import MediaInfo
+from cosmos3_serve.reasoner.media.refusal import Refused
+from cosmos3_serve.reasoner.media.store import MediaStore
+from cosmos3_serve.reasoner.media.upload_sweep import Bounds, Sweep, content_name, fits
 from cosmos3_serve.storage.location import Location, open_store
 from cosmos3_serve.storage.store import ObjectInfo
 
@@ -58,7 +58,7 @@ RETRY_S = 5.0
 TRIES = 3
 
 
-def shared_place(location: str) -> Location:
+def upload_place(location: str) -> Location:
     """Where `--media-store` points: `s3://bucket/prefix`, or `file:///directory` on a filesystem that gateways share.
 
     Raises:
@@ -75,14 +75,17 @@ def shared_place(location: str) -> Location:
     return open_store(location.removeprefix("file://") if local else location)
 
 
-class SharedShelf:
-    """See `Shelf`.
+class UploadStore:
+    """Uploads of tenants that never see each other's. No call blocks the event loop.
 
     Args:
         place: where the objects lie; shared by all gateways of a service, and by nothing else.
         store: this machine's cache.
         bounds: of what all tenants, and one, may keep there.
         clock: Unix seconds.
+
+    Every method may raise NotReady (`media_store_full`, and `media_store_failed` where the store is away) or
+    StorageFailure (`media_store_failed`, `media_content_corrupt`).
     """
 
     def __init__(
@@ -94,51 +97,70 @@ class SharedShelf:
         self._room = asyncio.Semaphore(FETCHES)
 
     async def open(self) -> None:
-        """Prove that the store is there, writable, and keeps what it promises.
+        """Prove that the store is there, writable, and keeps what it promises; count what it holds.
 
         Raises:
             StorageFailure, NotFound: it is not; the service does not start on it.
         """
         await self._place.store.check()
         await self._place.store.prove(self._place.prefix)
+        await self._sweep.run(now=True)
 
     async def sweep(self) -> None:
+        """Remove what has expired, if it is time; call every minute or so."""
         async with _typed("sweep"):
             await self._sweep.run()
 
-    async def create(self, tenant: str, blob: Blob, *, filename: str, purpose: str, media: MediaInfo) -> FileRecord:
-        shelf = shelf_of(tenant)
-        bounds = self._bounds
-        record = new_record(blob, self._clock(), bounds.max_age_s, filename=filename, purpose=purpose, media=media)
+    async def create(
+        self, tenant: str, blob: Blob, *, filename: str, purpose: str, media: MediaInfo, age_s: float | None = None
+    ) -> FileRecord:
+        """Keep a content for a tenant; on return it is kept.
+
+        Args:
+            age_s: seconds until it expires; at most the store's bound, which is the default.
+
+        Raises:
+            LimitExceeded: code `file_storage_full`: too many files or bytes, of the tenant or of all. Uploads that
+                pass the bound together may all be refused; none is accepted beyond it.
+        """
+        bounds, owner = self._bounds, tenant_key(tenant)
+        age_s = min(age_s or bounds.max_age_s, bounds.max_age_s)
+        record = new_record(blob, self._clock(), age_s, filename=filename, purpose=purpose, media=media)
+        content = self._content(owner, record)
         async with _typed("keep the upload"):
-            held = [info.size async for info in self._objects(f"contents/{shelf}")]
-            if reason := fits(len(held), sum(held), blob.size, bounds) or self._sweep.full(blob.size):
-                raise storage_full(reason)
-            content = self._content(shelf, record)
-            try:
-                await self._place.store.put_file(content, blob.path)
-                await self._place.store.put_bytes(self._record(shelf, record.id), to_json(record), create=True)
-            except BaseException:
-                # Nobody learns the id: what is there in part, or was written although the answer got lost, goes again.
-                with suppress(Cosmos3Error):
-                    await self._place.store.delete(self._record(shelf, record.id))
-                    await self._place.store.delete(content)
-                raise
-        self._sweep.added(blob.size)
+            await self._check_fits(owner, blob.size)
+            async with self._sweep.room(blob.size):
+                try:
+                    await self._place.store.put_file(content, blob.path)
+                    await self._check_fits(owner, blob.size, besides=content)  # with what others wrote meanwhile
+                    await self._place.store.put_bytes(self._record(owner, record.id), to_json(record), create=True)
+                except BaseException:
+                    # Nobody learns the id: what is there in part, or was written although the answer got lost, goes.
+                    with suppress(Cosmos3Error):
+                        await self._place.store.delete(self._record(owner, record.id))
+                        await self._place.store.delete(content)
+                    raise
         return record
 
+    async def _check_fits(self, owner: str, size: int, besides: str = "") -> None:
+        held = [info.size async for info in self._objects(f"contents/{owner}") if info.key != besides]
+        if reason := fits(len(held), sum(held), size, self._bounds):
+            raise storage_full(reason)
+
     async def get(self, tenant: str, file_id: str) -> FileRecord:
+        """Raises NotFound (`file_not_found`): no such upload of this tenant."""
         if not FILE_ID.match(file_id):
             raise no_such_file()
         async with _typed("look up the file"):
-            record = await self._read(self._record(shelf_of(tenant), file_id))
+            record = await self._read(self._record(tenant_key(tenant), file_id))
         if record is None or record.id != file_id or record.expires_at <= self._clock():
             raise no_such_file()
         return record
 
     async def pin(self, tenant: str, file_id: str) -> tuple[FileRecord, Blob]:
+        """The upload and its content, on this disk and in use. Raises as `get`."""
         record = await self.get(tenant, file_id)
-        key = self._content(shelf_of(tenant), record)
+        key = self._content(tenant_key(tenant), record)
         for _ in range(TRIES):
             blob = await asyncio.to_thread(self._store.pin, record.sha256)
             if blob is not None:
@@ -148,36 +170,47 @@ class SharedShelf:
             "the media store has no room to keep the file long enough", code="media_store_full", retry_after_s=RETRY_S
         )
 
-    async def list(self, tenant: str, *, limit: int = 100, after: str = "") -> list[FileRecord]:
-        shelf = shelf_of(tenant)
+    async def list(
+        self, tenant: str, *, limit: int = 100, after: str = "", purpose: str = "", oldest_first: bool = False
+    ) -> list[FileRecord]:
+        """Newest first unless `oldest_first`.
+
+        Args:
+            after: the id of the last one of the page before.
+            purpose: only files of this one.
+        """
+        owner = tenant_key(tenant)
         async with _typed("list the files"):
-            found = [info async for info in self._objects(f"files/{shelf}")]
-            found.sort(key=lambda info: (-(info.modified or 0.0), info.key))
+            found = [info async for info in self._objects(f"files/{owner}")]
+            found.sort(key=lambda info: (-(info.modified or 0.0), info.key), reverse=oldest_first)
             keys = [info.key for info in found]
-            last = self._record(shelf, after) if FILE_ID.match(after) else ""
+            last = self._record(owner, after) if FILE_ID.match(after) else ""
             keys = keys[keys.index(last) + 1 :] if last in keys else keys
             page: list[FileRecord] = []
             while keys and len(page) < limit:
                 some, keys = keys[:READS], keys[READS:]
                 records = await asyncio.gather(*(self._read(key) for key in some))
-                page += [r for r in records if r is not None and r.expires_at > self._clock()]
+                alive = [r for r in records if r is not None and r.expires_at > self._clock()]
+                page += [r for r in alive if r.purpose == purpose or not purpose]
         return page[:limit]
 
     async def delete(self, tenant: str, file_id: str) -> None:
+        """Raises as `get`. A request that uses the content goes on."""
         record = await self.get(tenant, file_id)
-        shelf = shelf_of(tenant)
+        owner = tenant_key(tenant)
         async with _typed("delete the file"):
-            await self._place.store.delete(self._record(shelf, file_id))
+            await self._place.store.delete(self._record(owner, file_id))
+            self._sweep.removed(record.bytes)
             with suppress(Cosmos3Error):  # the file is gone with its record; the sweep removes what is left
-                await self._place.store.delete(self._content(shelf, record))
+                await self._place.store.delete(self._content(owner, record))
 
     # ---- objects ----------------------------------------------------------------------------------------------------
 
-    def _record(self, shelf: str, file_id: str) -> str:
-        return self._place.key(f"files/{shelf}/{file_id}.json")
+    def _record(self, owner: str, file_id: str) -> str:
+        return self._place.key(f"files/{owner}/{file_id}.json")
 
-    def _content(self, shelf: str, record: FileRecord) -> str:
-        return self._place.key(f"contents/{shelf}/{record.sha256}/{record.id}")
+    def _content(self, owner: str, record: FileRecord) -> str:
+        return self._place.key(f"contents/{owner}/{content_name(record)}")
 
     def _objects(self, name: str) -> AsyncIterator[ObjectInfo]:
         return self._place.store.list(self._place.key(name))
@@ -191,7 +224,7 @@ class SharedShelf:
             if error.stable_code == "bucket_not_found":
                 raise
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("file_record_unreadable", reason=type(error).__name__)
             return None
 

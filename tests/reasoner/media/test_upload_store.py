@@ -1,12 +1,15 @@
-"""SharedShelf: two gateways, a disk each, one bucket (a real S3 API): one shelf, and nothing broken is ever served."""
+"""UploadStore: two gateways, a disk each, one bucket (a real S3 API) or directory; nothing broken is ever served."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import itertools
+import json
 import os
+import resource
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +26,11 @@ from cosmos3_serve.errors import (
     StorageFailure,
     UsageError,
 )
+from cosmos3_serve.reasoner.media.file_record import FileRecord, tenant_key, to_json
 from cosmos3_serve.reasoner.media.info import MediaInfo
-from cosmos3_serve.reasoner.media.shared import SharedShelf, shared_place
-from cosmos3_serve.reasoner.media.shared_sweep import GRACE_S, Bounds
 from cosmos3_serve.reasoner.media.store import MediaStore
-from cosmos3_serve.reasoner.media.uploads import FileRecord, shelf_of
+from cosmos3_serve.reasoner.media.upload_store import UploadStore, upload_place
+from cosmos3_serve.reasoner.media.upload_sweep import GRACE_S, RECOUNT_S, Bounds
 from cosmos3_serve.retry import RetryPolicy
 from cosmos3_serve.storage.bucket import BucketStore
 from cosmos3_serve.storage.credentials import S3Access
@@ -55,12 +58,12 @@ class Fleet:
         s3.create_bucket(self.bucket)
         self.now = 0.0  # seconds that the gateways' clocks are ahead
 
-    def gateway(self, name: str, *, endpoint: str = "", bounds: Bounds = WIDE, disk: int = 10**8) -> SharedShelf:
+    def gateway(self, name: str, *, endpoint: str = "", bounds: Bounds = WIDE, disk: int = 10**8) -> UploadStore:
         environ = {**self.s3.environ, "AWS_ENDPOINT_URL": endpoint or self.s3.endpoint}
         bucket = BucketStore(self.bucket, S3Access.from_environ(environ), QUICK, QUICK_LIMITS)
         store = MediaStore(self.root / name, max_bytes=disk)
         store.open()
-        return SharedShelf(Location(bucket, "m", "m/"), store, bounds, clock=lambda: time.time() + self.now)
+        return UploadStore(Location(bucket, "m", "m/"), store, bounds, clock=lambda: time.time() + self.now)
 
     def stored(self, kind: str = "") -> list[str]:
         return keys_of(self.s3.environ, self.bucket, f"m/{kind}")
@@ -77,18 +80,18 @@ def fleet(s3: LocalS3, tmp_path: Path) -> Fleet:
     return Fleet(s3, tmp_path)
 
 
-async def upload(shelf: SharedShelf, data: bytes = b"bytes", tenant: str = "t", name: str = "a.mp4") -> FileRecord:
+async def upload(shelf: UploadStore, data: bytes = b"bytes", tenant: str = "t", name: str = "a.mp4") -> FileRecord:
     with shelf._store.put(data) as blob:
         return await shelf.create(tenant, blob, filename=name, purpose="vision", media=INFO)
 
 
-async def content(shelf: SharedShelf, file_id: str, tenant: str = "t") -> bytes:
+async def content(shelf: UploadStore, file_id: str, tenant: str = "t") -> bytes:
     _, blob = await shelf.pin(tenant, file_id)
     with blob:
         return blob.read()
 
 
-async def missing(shelf: SharedShelf, file_id: str, tenant: str = "t") -> bool:
+async def missing(shelf: UploadStore, file_id: str, tenant: str = "t") -> bool:
     for call in (shelf.get, shelf.pin):
         with pytest.raises(NotFound) as caught:
             await call(tenant, file_id)
@@ -153,8 +156,8 @@ async def test_a_missing_content_is_said_to_be_gone(fleet: Fleet) -> None:
 async def test_a_record_that_cannot_be_read_is_no_file_and_hides_no_other(fleet: Fleet) -> None:
     a = fleet.gateway("a")
     torn, good, huge = [await upload(a, name=f"{n}.mp4") for n in range(3)]
-    fleet.overwrite(f"m/files/{shelf_of('t')}/{torn.id}.json", b'{"id": "file-')
-    fleet.overwrite(f"m/files/{shelf_of('t')}/{huge.id}.json", b" " * 100_000)
+    fleet.overwrite(f"m/files/{tenant_key('t')}/{torn.id}.json", b'{"id": "file-')
+    fleet.overwrite(f"m/files/{tenant_key('t')}/{huge.id}.json", b" " * 100_000)
     assert await missing(a, torn.id) and await missing(a, huge.id)
     assert [r.id for r in await a.list("t")] == [good.id]
 
@@ -276,22 +279,63 @@ async def test_all_tenants_together_keep_at_most_so_much(fleet: Fleet) -> None:
     await upload(a, tenant="y")
     with pytest.raises(LimitExceeded, match="uploads hold 10 of 12 bytes"):
         await upload(a, tenant="z")
-    await b._sweep.run(now=True)  # the other learns of it by looking
     with pytest.raises(LimitExceeded, match="uploads hold 10 of 12 bytes"):
         await upload(b, tenant="z")
 
 
-async def test_the_sweep_enforces_what_a_race_went_past_oldest_first(fleet: Fleet) -> None:
-    bounds = Bounds(max_bytes=1000, max_tenant_bytes=12)
-    first = await upload(fleet.gateway("a"))
-    await asyncio.sleep(1.1)  # the store's times are whole seconds
-    rest = [await upload(fleet.gateway("a")) for _ in range(2)]
-    other = await upload(fleet.gateway("a"), b"x" * 12, tenant="other")
-    b = fleet.gateway("b", bounds=bounds)
+async def test_uploads_at_once_through_two_gateways_never_pass_the_tenants_bound(fleet: Fleet) -> None:
+    bounds = Bounds(max_bytes=1000, max_tenant_bytes=12, max_tenant_files=10)
+    gateways = [fleet.gateway(name, bounds=bounds) for name in "ab"]
+    told = await asyncio.gather(*(upload(g, b"%d" % n * 5) for n in range(3) for g in gateways), return_exceptions=True)
+    assert all(isinstance(t, FileRecord | LimitExceeded) for t in told)
+    kept = [t for t in told if isinstance(t, FileRecord)]
+    assert len(kept) <= 2 and len(fleet.stored()) == 2 * len(kept), "what was refused left nothing"
+
+
+async def test_uploads_at_once_never_pass_the_bound_of_all(fleet: Fleet) -> None:
+    a = fleet.gateway("a", bounds=Bounds(max_bytes=12, max_tenant_bytes=12))
+    told = await asyncio.gather(*(upload(a, tenant=f"t{n}") for n in range(6)), return_exceptions=True)
+    assert len([t for t in told if isinstance(t, FileRecord)]) == 2
+    assert len([t for t in told if isinstance(t, LimitExceeded)]) == 4
+
+
+async def test_a_restarted_gateway_counts_before_it_accepts(fleet: Fleet) -> None:
+    bounds = Bounds(max_bytes=100, max_tenant_bytes=60)
+    a = fleet.gateway("a", bounds=bounds)
+    kept = [(t, (await upload(a, b"%d" % n * 10, tenant=t)).id) for n in range(5) for t in ("alice", "bob")]
+    for opened in (True, False):
+        b = fleet.gateway("b", bounds=bounds)
+        if opened:
+            await b.open()
+        with pytest.raises(LimitExceeded, match="100 of 100 bytes"):
+            await upload(b, tenant="mallory")
+    for gateway in (a, b):
+        await gateway._sweep.run(now=True)
+        for tenant, file_id in kept:
+            assert (await gateway.get(tenant, file_id)).id == file_id
+
+
+async def test_what_was_deleted_makes_room_at_once_here_and_soon_elsewhere(fleet: Fleet) -> None:
+    bounds = Bounds(max_bytes=10, max_tenant_bytes=10)
+    a, b = fleet.gateway("a", bounds=bounds), fleet.gateway("b", bounds=bounds)
+    first = await upload(a, tenant="x")
+    await upload(a, tenant="y")
+    with pytest.raises(LimitExceeded):
+        await upload(b, tenant="z")
+    await a.delete("x", first.id)
+    await upload(a, tenant="z")
+    await a.delete("z", (await a.list("z"))[0].id)
+    fleet.now = RECOUNT_S + 1
+    await upload(b, tenant="z")
+
+
+async def test_files_within_their_time_stay_when_the_bounds_are_lowered(fleet: Fleet) -> None:
+    kept = [await upload(fleet.gateway("a")) for _ in range(3)]
+    b = fleet.gateway("b", bounds=Bounds(max_bytes=6, max_tenant_bytes=5, max_tenant_files=1))
     await b._sweep.run(now=True)
-    assert await missing(b, first.id)
-    assert [await content(b, r.id) for r in rest] == [b"bytes", b"bytes"]
-    assert await content(b, other.id, "other") == b"x" * 12
+    assert [await content(b, r.id) for r in kept] == [b"bytes"] * 3
+    with pytest.raises(LimitExceeded):
+        await upload(b, b".", tenant="other")
 
 
 async def test_age(fleet: Fleet) -> None:
@@ -308,8 +352,8 @@ async def test_age(fleet: Fleet) -> None:
 async def test_halves_go_when_no_upload_can_still_be_under_way(fleet: Fleet) -> None:
     a = fleet.gateway("a")
     whole, orphan, empty = [await upload(a, name=f"{n}.mp4") for n in range(3)]
-    fleet.remove(f"m/files/{shelf_of('t')}/{orphan.id}.json")
-    fleet.remove(f"m/contents/{shelf_of('t')}/{empty.sha256}/{empty.id}")
+    fleet.remove(f"m/files/{tenant_key('t')}/{orphan.id}.json")
+    fleet.remove(f"m/contents/{tenant_key('t')}/{empty.id}.{empty.expires_at}")
     fleet.overwrite("m/files/README", b"somebody's own")
     await a._sweep.run(now=True)
     assert len(fleet.stored()) == 5
@@ -330,36 +374,97 @@ async def test_the_sweep_is_rare(fleet: Fleet) -> None:
         assert len(proxy.seen) > before
 
 
-async def test_the_sweep_sees_more_than_one_page(tmp_path: Path) -> None:
-    folder = tmp_path / "shared" / "contents" / ("0" * 32) / ("a" * 64)
-    folder.mkdir(parents=True)
-    for number in range(2500):
-        (folder / f"file-{number:032x}").write_bytes(b"x")
-    bounds = Bounds(max_bytes=10**6, max_tenant_bytes=10**6, max_tenant_files=2400)
-    store = MediaStore(tmp_path / "a", max_bytes=10**6)
+async def test_an_upload_may_ask_to_expire_sooner_but_not_later(fleet: Fleet) -> None:
+    a = fleet.gateway("a")
+    with a._store.put(b"bytes") as blob:
+        soon, late = [
+            await a.create("t", blob, filename="a.mp4", purpose="vision", media=INFO, age_s=age_s)
+            for age_s in (3600, 10**9)
+        ]
+    assert soon.expires_at - soon.created_at == 3600
+    assert late.expires_at - late.created_at == WIDE.max_age_s
+    fleet.now = 3601
+    await a._sweep.run(now=True)
+    assert len(fleet.stored()) == 2 and await content(a, late.id) == b"bytes"
+
+
+async def test_a_record_of_a_newer_version_is_read_and_kept(fleet: Fleet) -> None:
+    a = fleet.gateway("a")
+    record = await upload(a)
+    value = json.loads(to_json(record))
+    value["shared"] = value["media"]["hdr"] = True
+    fleet.overwrite(f"m/files/{tenant_key('t')}/{record.id}.json", json.dumps(value).encode())
+    await a._sweep.run(now=True)
+    assert await a.get("t", record.id) == record and await content(a, record.id) == b"bytes"
+
+
+def directory(root: Path, name: str = "a", bounds: Bounds = WIDE) -> UploadStore:
+    store = MediaStore(root / name, max_bytes=10**6)
     store.open()
-    shelf = SharedShelf(shared_place(f"file://{tmp_path}/shared"), store, bounds)
-    await shelf._sweep.run(now=True)
-    assert len(list(folder.iterdir())) == 2400
-    assert "2400" in shelf._sweep.full(10**6)
+    return UploadStore(upload_place(f"file://{root}/uploads"), store, bounds)
+
+
+async def test_a_sweep_without_descriptors_removes_nothing(tmp_path: Path) -> None:
+    uploads = directory(tmp_path)
+    kept = [await upload(uploads, b"%d" % n) for n in range(5)]
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 8, before[1]))
+    try:
+        with pytest.raises(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(4):  # from none to a few
+            with suppress(NotReady):
+                uploads._sweep._next = 0.0
+                await uploads.sweep()
+            os.close(held.pop())
+    finally:
+        for handle in held:
+            os.close(handle)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert [await content(uploads, r.id) for r in kept] == [b"%d" % n for n in range(5)]
+    assert len([p for p in (tmp_path / "uploads").rglob("file-*") if p.is_file()]) == 10
+
+
+async def test_a_torn_record_in_a_directory_is_no_file_and_hides_no_other(tmp_path: Path) -> None:
+    uploads = directory(tmp_path)
+    torn, good, huge = [await upload(uploads, name=f"{n}.mp4") for n in range(3)]
+    for record, data in ((torn, b'{"id": "file-'), (huge, b" " * 100_000)):
+        (tmp_path / "uploads" / "files" / tenant_key("t") / f"{record.id}.json").write_bytes(data)
+    assert await missing(uploads, torn.id) and await missing(uploads, huge.id)
+    assert [r.id for r in await uploads.list("t")] == [good.id]
+
+
+async def test_counts_see_more_than_one_page(tmp_path: Path) -> None:
+    folder = tmp_path / "uploads" / "contents" / ("0" * 32)
+    folder.mkdir(parents=True)
+    for number in range(1200):
+        (folder / f"file-{number:032x}.{2**33}").write_bytes(b"x")
+    uploads = directory(tmp_path, bounds=Bounds(max_bytes=1200, max_tenant_bytes=1200))
+    with pytest.raises(LimitExceeded, match="1200 of 1200 bytes"):
+        await upload(uploads)
+    assert len(list(folder.iterdir())) == 1200
 
 
 @pytest.mark.parametrize("location", ["", "/dir", "bucket/prefix", "file://host/dir", "https://x/y"])
 def test_a_location_must_be_one_of_the_two(location: str) -> None:
     with pytest.raises(UsageError) as caught:
-        shared_place(location)
+        upload_place(location)
     assert caught.value.stable_code == "invalid_location" and "--media-store" in caught.value.remedy
 
 
-async def test_a_shared_directory_does_as_well(tmp_path: Path) -> None:
-    place = shared_place(f"file://{tmp_path}/shared")
-    shelves = []
-    for name in "ab":
-        store = MediaStore(tmp_path / name, max_bytes=10**6)
-        store.open()
-        shelves.append(SharedShelf(place, store, WIDE))
-        await shelves[-1].open()
-    record = await upload(shelves[0])
-    assert await content(shelves[1], record.id) == b"bytes"
-    await shelves[1].delete("t", record.id)
-    assert await missing(shelves[0], record.id)
+async def test_gateways_of_one_machine_share_a_directory(tmp_path: Path) -> None:
+    a, b = directory(tmp_path, "a"), directory(tmp_path, "b")
+    for gateway in (a, b):
+        await gateway.open()
+    first, second = await upload(a), await upload(b, b"other")
+    assert await content(b, first.id) == b"bytes"
+    assert [r.id for r in await a.list("t")] == [second.id, first.id]
+    assert [r.id for r in await a.list("t", oldest_first=True)] == [first.id, second.id]
+    assert await a.list("t", purpose="batch") == []
+    assert await directory(tmp_path, "c").get("t", first.id) == first, "after a restart"
+    for record in (first, second):
+        await b.delete("t", record.id)
+        assert await missing(a, record.id)
+    assert not [p for p in (tmp_path / "uploads").rglob("*") if p.is_file()]
