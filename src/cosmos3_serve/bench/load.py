@@ -14,6 +14,8 @@ import httpx
 from cosmos3_serve.bench.proxy import recording_proxy
 from cosmos3_serve.bench.records import Request, Workload
 from cosmos3_serve.bench.seen import video_tokens
+from cosmos3_serve.client.events import split_lines
+from cosmos3_serve.errors import ContractViolation
 from cosmos3_serve.proxies import direct
 
 MAX_LINE = 4 * 1024 * 1024
@@ -105,7 +107,7 @@ class Load:
         started = self._clock()
         try:
             await self._stream(http, body, sent, facts)
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ContractViolation, ValueError) as error:
             facts["error"] = f"{type(error).__name__}: {str(error)[:200]}"
         return Request(
             repeat=repeat,
@@ -158,15 +160,13 @@ def question(model: str, video_url: str, turn: int, tokens: int) -> dict[str, An
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
-    async for line in response.aiter_lines():
-        if len(line) > MAX_LINE:
-            raise ValueError("an event is too long")
-        if not line.startswith("data:"):
+    async for line in split_lines(response.aiter_bytes(), MAX_LINE):
+        if not line.startswith(b"data:"):
             continue
-        text = line[5:].strip()
-        if text == "[DONE]":
+        data = line.removeprefix(b"data:").strip()
+        if data == b"[DONE]":
             return
-        event = json.loads(text)
+        event = json.loads(data)
         if not isinstance(event, dict):
             raise ValueError("an event is not an object")
         if "error" in event:

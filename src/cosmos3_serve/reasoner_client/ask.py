@@ -15,6 +15,7 @@ from typing import Any, Self
 import httpx
 
 from cosmos3_serve.client import load, problem
+from cosmos3_serve.client.events import split_lines
 from cosmos3_serve.errors import (
     ContractViolation,
     Cosmos3Error,
@@ -272,17 +273,15 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
     """The events before `[DONE]`.
 
     Raises:
-        ContractViolation: no events, a broken one, or an end without `[DONE]`.
+        ContractViolation: no events, a broken or too long one, or an end without `[DONE]`.
     """
-    async for line in response.aiter_lines():
-        if len(line) > MAX_LINE:
-            raise ContractViolation("an event of the answer is too long")
-        if not line.startswith("data:"):
+    async for line in split_lines(response.aiter_bytes(), MAX_LINE):
+        if not line.startswith(b"data:"):
             continue
-        text = line.removeprefix("data:").strip()
-        if text == "[DONE]":
+        data = line.removeprefix(b"data:").strip()
+        if data == b"[DONE]":
             return
-        yield _event(text.encode())
+        yield _event(data)
     raise ContractViolation("the answer ended before its last event", code="answer_incomplete")
 
 
