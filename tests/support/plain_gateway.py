@@ -45,7 +45,7 @@ class PlainGateway:
         self.fleet.on_change(self._changed)
         suspects = SuspectTracker(judge=False)
         self.health = HealthBook()
-        leases = LeaseCache(self.name, self.fleet.table, affinity_rules(setup.settings), suspects)
+        leases = LeaseCache(self.name, self.fleet.table, affinity_rules(setup.settings), suspects, self.health)
         self.router = Router(Profile(setup.settings.routing), self.health, leases, suspects)
         self.http = aiohttp.ClientSession(headers={SECRET_HEADER: setup.secret})
         routes = [
@@ -64,7 +64,7 @@ class PlainGateway:
             now = time.monotonic()
             if self.router.leases.due(now):
                 await self.router.leases.flush(now)
-            for ref in self.health.take_probes(now):
+            for ref, _ in self.health.take_probes(now):
                 url = next((m.url for m in self.fleet.members() if m.ref == ref), "")
                 self.health.on_probe(ref, await self._alive(url), time.monotonic())
             await asyncio.sleep(0.05)
@@ -78,8 +78,6 @@ class PlainGateway:
 
     def _changed(self) -> None:
         self.health.sync([member.spec for member in self.fleet.members()])
-        for ref, load in self.fleet.loads().items():
-            self.health.on_load(ref, *load)
 
     def _status(self) -> GatewayStatus:
         serving = any(member.phase is ReplicaState.READY for member in self.fleet.members())

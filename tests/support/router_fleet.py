@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cosmos3_serve.reasoner.fleet.health import HealthBook, ReplicaSpec
@@ -23,8 +24,10 @@ from cosmos3_serve.reasoner.sessions.messages import (
 )
 from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode, Profile
 from cosmos3_serve.reasoner.sessions.router import Decision, Router
-from cosmos3_serve.reasoner.sessions.suspects import SuspectTracker
+from cosmos3_serve.reasoner.sessions.suspects import Aboard, SuspectTracker
 from cosmos3_serve.reasoner.sessions.table import SessionTable
+
+USUAL = "the digest of a question that was answered before"
 
 
 @dataclass(slots=True)
@@ -152,24 +155,34 @@ class World:
         self.sync()
 
     def fill(self, name: str, requests: int) -> None:
-        """Every gateway hears that the replica runs `requests` requests besides its own."""
+        """Every gateway hears that the others wait for `requests` answers more there."""
         ref = self.specs[name].ref
         for router in self.routers:
-            router.health.on_load(ref, router.health.load(ref) + requests, 0)
+            now = {r.spec.ref: r.others for r in router.health._records.values()}
+            router.health.on_others({**now, ref: now[ref] + requests}, self.now)
+
+    def engine_died(self, ref: ReplicaRef) -> None:
+        """The replica tells the registry that its engine died under it."""
+        self.host.table.on_engine_ended(ref)
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     async def ask(self, name: str | None, gateway: int = 0, **how: object) -> Decision:
         """One request from start to end, accepted and answered."""
         router = self.routers[gateway]
-        decision = await router.choose(key(name) if name else None, self.now, **how)  # type: ignore[arg-type]
+        decision = await self.start(name, gateway, **how)
         router.on_accepted(decision, self.now)
         router.on_first_token(decision, self.now)
+        router.on_completed(decision)
         router.on_finished(decision, self.now)
         return decision
 
-    async def start(self, name: str | None, gateway: int = 0, **how: object) -> Decision:
+    async def start(
+        self, name: str | None, gateway: int = 0, *, digest: str = USUAL, media: Sequence[str] = (),
+        **how: object,
+    ) -> Decision:  # fmt: skip
         """A request that was sent; the replica has not answered yet."""
+        how["request"] = Aboard(digest, tuple(media))
         return await self.routers[gateway].choose(key(name) if name else None, self.now, **how)  # type: ignore[arg-type]
 
     async def flush(self, *gateways: int) -> None:
@@ -191,6 +204,7 @@ class World:
         return ReplicaSpec(ReplicaRef(name, incarnation), self.max_num_seqs, phase)
 
     def _gateway(self, name: str, profile: Profile) -> Router:
-        suspects = SuspectTracker(judge=False)
-        leases = LeaseCache(name, self.host, self.rules, suspects)
-        return Router(profile, HealthBook(), leases, suspects)
+        suspects, health = SuspectTracker(judge=False), HealthBook()
+        suspects.on_completed(USUAL)
+        leases = LeaseCache(name, self.host, self.rules, suspects, health, lambda: self.now)
+        return Router(profile, health, leases, suspects)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from cosmos3_serve.reasoner.fleet.health import HealthBook, HealthRules, ReplicaSpec
+from cosmos3_serve.reasoner.fleet.health import HealthBook, HealthRules, Probe, ReplicaSpec
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
+from cosmos3_serve.reasoner.sessions.decide import NO_REFUSALS, takers
 
 A, B = ReplicaRef("a", 1), ReplicaRef("b", 1)
 A2 = ReplicaRef("a", 2)
@@ -16,31 +17,58 @@ def book(max_num_seqs: int = 4) -> HealthBook:
     return health
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 409, 413, 415, 422, 499])
-def test_fifty_client_errors_change_nothing(status: int) -> None:
+def test_fifty_answers_of_any_status_change_nothing() -> None:
     health = book()
     for _ in range(50):
         health.on_sent(A)
-        health.on_answer(A, status, 0)
+        health.on_answer(A, 0)
         health.on_ended(A)
     assert health.state(A, 0) is S.READY
     assert health.take_probes(0) == []
 
 
-@pytest.mark.parametrize("status", [500, 502, 504])
-def test_server_errors_ask_for_a_probe_and_only_the_probe_decides(status: int) -> None:
+def test_failures_ask_for_a_canary_and_only_the_canary_decides() -> None:
     health = book()
     for _ in range(50):
-        health.on_answer(A, status, 0)
+        health.on_failed(A, 0)
     assert health.state(A, 0) is S.READY
-    assert health.take_probes(0) == [A]
+    assert health.fleet(0).replicas["a"].examined
+    assert health.take_probes(0) == [Probe(A, canary=True)]
     assert health.take_probes(0) == []
     health.on_probe(A, True, 0)
     assert health.state(A, 0) is S.READY
-    health.on_answer(A, status, 0)
-    assert health.take_probes(1) == [A]
+    assert not health.fleet(0).replicas["a"].examined
+    health.on_failed(A, 0)
+    assert health.take_probes(1) == [Probe(A, canary=True)]
     health.on_probe(A, False, 1)
     assert health.state(A, 1) is S.DEAD
+    (again,) = health.take_probes(30)
+    assert again.canary, "its /health was green all the time"
+    health.on_probe(A, True, 31)
+    assert health.state(A, 31) is S.READY
+
+
+def test_a_green_health_endpoint_clears_no_failure_that_came_meanwhile() -> None:
+    health = book()
+    health.on_unreachable(A, 0)
+    assert health.take_probes(1) == [Probe(A, canary=False)]
+    health.on_failed(A, 1)
+    health.on_probe(A, True, 2)
+    assert health.state(A, 2) is S.DEAD
+    assert health.take_probes(2) == [Probe(A, canary=True)]
+
+
+def test_a_canary_that_waits_while_others_are_answered_proves_nothing() -> None:
+    health = book()
+    for answered, state in ((True, S.READY), (False, S.DEAD)):
+        health.on_failed(A, 0)
+        assert health.take_probes(100) == [Probe(A, canary=True)]
+        if answered:
+            health.on_token(A, 110)
+        health.on_probe(A, None, 130)
+        assert health.state(A, 130) is state
+        health.sync([ReplicaSpec(B, 4)])
+        health.sync([ReplicaSpec(A, 4), ReplicaSpec(B, 4)])
 
 
 def test_a_replica_that_is_not_there_is_dead_until_a_probe_says_otherwise() -> None:
@@ -49,7 +77,7 @@ def test_a_replica_that_is_not_there_is_dead_until_a_probe_says_otherwise() -> N
     assert health.state(A, 10) is S.DEAD
     assert health.state(B, 10) is S.READY
     assert health.take_probes(10.4) == []
-    assert health.take_probes(10.5) == [A]
+    assert health.take_probes(10.5) == [Probe(A, canary=False)]
     assert health.take_probes(10.6) == [], "one probe at a time"
     health.on_probe(A, True, 10.7)
     assert health.state(A, 10.7) is S.READY
@@ -63,7 +91,7 @@ def test_probes_of_a_dead_replica_become_rare_but_never_stop() -> None:
         last = now
         while not (due := health.take_probes(now)):
             now += 0.25
-        assert due == [A]
+        assert due == [Probe(A, canary=False)]
         gaps.append(now - last)
         health.on_probe(A, False, now)
     assert gaps[:5] == [0.5, 1, 2, 4, 8]
@@ -73,10 +101,10 @@ def test_probes_of_a_dead_replica_become_rare_but_never_stop() -> None:
 def test_a_probe_without_an_answer_counts_as_failed() -> None:
     health = book()
     health.on_unreachable(A, 0)
-    assert health.take_probes(1) == [A]
+    assert health.take_probes(1) == [Probe(A, canary=False)]
     assert health.take_probes(5.9) == []
     assert health.take_probes(6.0) == []  # given up here, the next is due a second later
-    assert health.take_probes(7.1) == [A]
+    assert health.take_probes(7.1) == [Probe(A, canary=False)]
 
 
 def test_a_replica_that_never_answers_is_full_then_dead_and_hurts_nobody_else() -> None:
@@ -96,7 +124,7 @@ def test_an_answer_in_between_forgives_a_timeout() -> None:
     health = book()
     for now in range(10):
         health.on_timeout(A, now)
-        health.on_answer(A, 200, now)
+        health.on_answer(A, now)
     assert health.state(A, 10) is S.READY
 
 
@@ -107,40 +135,72 @@ def test_a_late_answer_of_a_dead_replica_asks_for_a_probe_at_once() -> None:
         health.take_probes(now)
         health.on_probe(A, False, now)
     assert health.take_probes(4) == []
-    health.on_answer(A, 200, 4)
+    health.on_answer(A, 4)
     assert health.state(A, 4) is S.DEAD
-    assert health.take_probes(4) == [A]
+    assert health.take_probes(4) == [Probe(A, canary=False)]
 
 
-@pytest.mark.parametrize(("running", "waiting", "state"), [(3, 0, S.READY), (3, 1, S.SATURATED), (0, 4, S.SATURATED)])
-def test_saturated_is_running_plus_waiting_at_the_limit(running: int, waiting: int, state: ReplicaState) -> None:
+@pytest.mark.parametrize(("ours", "others", "state"), [(3, 0, S.READY), (1, 3, S.SATURATED), (0, 4, S.SATURATED)])
+def test_saturated_is_what_all_gateways_wait_for_at_the_limit(ours: int, others: int, state: ReplicaState) -> None:
     health = book()
-    health.on_load(A, running, waiting)
+    for _ in range(ours):
+        health.on_sent(A)
+    health.on_others({A: others}, 0)
+    assert health.load(A, 0) == ours + others
     assert health.state(A, 0) is state
+    assert health.state(B, 0) is S.READY
 
 
-def test_own_requests_count_between_two_load_reports() -> None:
+def test_a_request_for_many_answers_counts_as_many() -> None:
     health = book()
-    health.on_sent(A)
-    health.on_load(A, 3, 0)  # ours and two of others
-    assert health.load(A) == 3
+    health.on_sent(A, 3)
+    assert (health.load(A, 0), health.in_flight()) == (3, {A: 3})
     health.on_sent(A)
     assert health.state(A, 0) is S.SATURATED
-    health.on_ended(A)
-    health.on_ended(A)
-    assert health.load(A) == 2
-    assert health.state(A, 0) is S.READY
+    health.on_ended(A, 3)
+    assert health.load(A, 0) == 1
 
 
-def test_429_and_503_mean_full_for_a_while() -> None:
+def test_a_burst_that_is_over_leaves_no_load() -> None:
+    """A report of the others that was on its way meanwhile says nothing about our own requests."""
     health = book()
-    health.on_answer(A, 429, 0)
+    for _ in range(4):
+        health.on_sent(A)
+    health.on_others({A: 1}, 0)
+    for _ in range(4):
+        health.on_ended(A)
+    assert health.load(A, 0) == 1
+    assert health.state(A, 0) is S.READY
+    health.on_others({}, 1)
+    assert health.load(A, 1) == 0
+
+
+def test_what_others_reported_ages() -> None:
+    health = book()
+    health.on_others({A: 4}, 0)
+    assert health.state(A, 4.9) is S.SATURATED
+    assert (health.state(A, 5), health.load(A, 5)) == (S.READY, 0)
+
+
+def test_a_refusal_for_want_of_room_ends() -> None:
+    health = book()
+    assert health.on_full(A, 0) == 0.5
     assert health.state(A, 0.4) is S.SATURATED
     assert health.state(A, 0.6) is S.READY
-    health.on_answer(A, 503, 1, retry_after_s=3)
+    assert health.on_full(A, 1, retry_after_s=3) == 4
     assert health.state(A, 3.9) is S.SATURATED
-    health.on_answer(A, 503, 5, retry_after_s=1e9)
+    health.on_full(A, 5, retry_after_s=1e9)
     assert health.state(A, 36) is S.READY, "no replica can shut itself out for good"
+
+
+def test_a_refusal_of_many_answers_says_nothing_about_one() -> None:
+    health = book()
+    health.on_full(A, 0, 40)
+    assert health.state(A, 0.1) is S.READY
+    assert health.fleet(0.1).replicas["a"].full_for == 40
+    health.on_full(A, 0.2)
+    assert health.state(A, 0.3) is S.SATURATED
+    assert health.fleet(1).replicas["a"].full_for is None
 
 
 def test_a_new_incarnation_starts_clean_and_ignores_what_concerned_the_old_one() -> None:
@@ -153,11 +213,13 @@ def test_a_new_incarnation_starts_clean_and_ignores_what_concerned_the_old_one()
     health.on_sent(A2)
     health.on_ended(A)
     health.on_unreachable(A, 1)
-    health.on_load(A, 9, 9)
+    health.on_others({A: 9}, 1)
+    health.on_failed(A, 1)
+    health.on_full(A, 1)
     health.on_timeout(A, 1)
     health.on_timeout(A, 1)
     health.on_probe(A, False, 1)
-    assert health.load(A2) == 1
+    assert health.load(A2, 1) == 1
     assert health.state(A2, 1) is S.READY
 
 
@@ -172,10 +234,10 @@ def test_phases_come_from_the_control_plane_and_death_beats_them() -> None:
     health = book()
     health.sync([ReplicaSpec(A, 4, S.DRAINING), ReplicaSpec(B, 4, S.STARTING)])
     assert (health.state(A, 0), health.state(B, 0)) == (S.DRAINING, S.STARTING)
-    assert health.fleet(0).ready() == []
+    assert takers(health.fleet(0), NO_REFUSALS, 0) == ()
     assert not health.fleet(0).busy()
     health.on_unreachable(A, 0)
     assert health.state(A, 0) is S.DEAD
     health.sync([ReplicaSpec(B, 4)])
     assert health.state(A, 0) is None
-    assert health.fleet(0).ready() == [B]
+    assert takers(health.fleet(0), NO_REFUSALS, 0) == (B,)

@@ -290,9 +290,9 @@ async def test_a_replica_s_inside_is_not_told(tmp_path: Path) -> None:
 async def test_a_stream_that_breaks_ends_with_an_error_event_and_done(tmp_path: Path) -> None:
     own = b'data: {"error": {"message": "boom in /usr/lib/engine.py", "type": "InternalServerError", "code": 500}}\n\n'
     async with world(tmp_path, replicas=1) as here, here.client() as http:
-        for turn in (breaks(None), breaks(own + b"data: [DONE]\n\n"), breaks(b"")):
+        for number, turn in enumerate((breaks(None), breaks(own + b"data: [DONE]\n\n"), breaks(b""))):
             here.replicas[0].turns.append(turn)
-            told = await http.post(CHAT, json=text(stream=True))
+            told = await http.post(CHAT, json=text(f"question {number}", stream=True))
             assert told.status_code == 200
             *_, error, done = events(told.text)
             assert done == "[DONE]"
@@ -371,7 +371,7 @@ async def test_a_client_that_leaves_takes_its_work_along(tmp_path: Path, stream:
         async with asyncio.timeout(5):
             await here.front.idle.wait()
         ref = next(iter(here.front.members))
-        await soon(lambda: here.front.router.health.load(ref) == 0)
+        await soon(lambda: here.front.router.health.load(ref, here.front.clock()) == 0)
         # A stream was accepted before its client left; a whole answer never was, and binds nothing.
         told = await http.get("/v1/sessions/explain", params={"key": "s"})
         assert (told.json()["home"] is not None) is stream

@@ -59,18 +59,68 @@ async def test_slots_go_to_who_waited_longest_and_newcomers_stand_behind() -> No
     assert len(line) == 0
 
 
-async def test_only_the_first_in_line_asks() -> None:
+async def test_nobody_asks_without_room_and_each_once_in_a_round() -> None:
     line, slots = WaitingLine(10, 30), Slots(0)
-    waiting = [asyncio.create_task(line.place(slots.choose)) for _ in range(5)]
+    room = False
+    waiting = [asyncio.create_task(line.place(slots.choose, room=lambda: room)) for _ in range(5)]
     await settle()
     before = slots.asked
     line.wake()
     await settle()
-    assert slots.asked == before + 1
+    assert slots.asked == before
+    room = True  # it looks so, and each is told otherwise
+    line.wake()
+    await settle()
+    assert slots.asked == before + 5
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert len(line) == 0
+
+
+async def test_one_that_no_free_replica_takes_holds_nobody_up() -> None:
+    line, slots = WaitingLine(10, 30), Slots(0)
+    refused = asyncio.create_task(line.place(slots.choose, room=lambda: False, shape="refused"))
+    plain = [asyncio.create_task(line.place(slots.choose, room=lambda: slots.free > 0)) for _ in range(3)]
+    await settle()
+    slots.free = 3
+    line.wake()
+    await asyncio.wait_for(asyncio.gather(*plain), 5)
+    assert not refused.done()
+    slots.free = 1
+    newcomer = asyncio.create_task(line.place(slots.choose, room=lambda: slots.free > 0))
+    assert await asyncio.wait_for(newcomer, 5) == "placed"
+    refused.cancel()
+
+
+async def test_a_full_line_of_which_nobody_can_be_placed_turns_away_nobody_who_can() -> None:
+    line, slots = WaitingLine(1, 30), Slots(0)
+    refused = asyncio.create_task(line.place(slots.choose, room=lambda: False, shape="refused"))
+    await settle()
+    slots.free = 1
+    assert await line.place(slots.choose, room=lambda: slots.free > 0) == "placed"
+    with pytest.raises(QueueFull):
+        await line.place(slots.choose, room=lambda: slots.free > 0)
+    refused.cancel()
+
+
+async def test_many_answers_of_one_client_do_not_stand_before_another() -> None:
+    line, slots = WaitingLine(20, 30), Slots(0)
+    order: list[str] = []
+
+    async def one(owner: str, n: int) -> None:
+        await line.place(slots.choose, owner=owner, n=n)
+        order.append(owner)
+
+    tasks = [asyncio.create_task(one("wide", 40)) for _ in range(3)]
+    await settle()
+    tasks += [asyncio.create_task(one("plain", 1)) for _ in range(3)]
+    await settle()
+    slots.free = 6
+    line.wake()
+    await asyncio.gather(*tasks)
+    assert order == ["wide", "plain", "plain", "plain", "wide", "wide"]
+    assert not line._ends
 
 
 async def test_who_leaves_lets_the_next_ask() -> None:

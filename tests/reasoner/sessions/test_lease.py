@@ -7,7 +7,7 @@ from support.router_fleet import World
 
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
 from cosmos3_serve.reasoner.fleet.updates import UpdateLog
-from cosmos3_serve.reasoner.sessions.messages import Peek, Touch
+from cosmos3_serve.reasoner.sessions.messages import Flush, FlushReply, Peek, TableAway, Touch
 from cosmos3_serve.reasoner.sessions.policy import Outcome
 
 
@@ -112,17 +112,69 @@ async def test_a_lost_answer_is_told_again() -> None:
     assert len(world.host.table) == 1
 
 
-async def test_a_table_that_is_away_is_not_asked_for_each_request() -> None:
+async def test_a_table_that_is_away_is_asked_by_reports_only_until_one_is_answered() -> None:
     world = World()
     world.host.away = True
     for i in range(20):
         await world.ask(f"s{i}")
     world.host.away = False
-    await world.ask("next")
+    for _ in range(3):
+        world.tick(60)
+        await world.ask("next")
     assert world.host.acquired == 0
-    world.tick(world.rules.flush_interval_s)
+    assert world.router.leases.due(world.now)
+    await world.flush()
     await world.ask("after")
     assert world.host.acquired == 1
+
+
+async def test_a_table_that_hangs_holds_one_call_up_and_no_other() -> None:
+    """The pause runs from the end of a call that hung: it is longer than the pause."""
+    world = World()
+    asked = 0
+
+    async def hangs(message: object) -> None:
+        nonlocal asked
+        asked += 1
+        world.tick(1.0)
+        raise TableAway
+
+    world.host.acquire = world.host.flush = hangs  # type: ignore[assignment]
+    begun = world.now
+    for i in range(40):
+        await world.ask(f"s{i}")
+    assert world.now - begun == 1.0
+    gaps = []
+    for _ in range(8):
+        waited = world.now
+        while not world.router.leases.due(world.now):
+            world.tick(0.1)
+        gaps.append(world.now - waited)
+        await world.flush()
+    assert gaps[:3] == pytest.approx([0.5, 1.0, 2.0], abs=0.11)
+    assert max(gaps) <= 2.2, "bounded"
+    assert asked == 9
+
+
+async def test_while_a_report_takes_long_no_session_waits_for_the_table() -> None:
+    world = World()
+    gate, flush = asyncio.Event(), world.host.flush
+
+    async def slow(message: Flush) -> FlushReply:
+        await gate.wait()
+        return await flush(message)
+
+    world.host.flush = slow  # type: ignore[method-assign]
+    report = asyncio.create_task(world.flush())
+    await asyncio.sleep(0)
+    await world.ask("in time")
+    world.tick(0.4)
+    await world.ask("later")
+    assert world.host.acquired == 1
+    gate.set()
+    await report
+    await world.ask("after")
+    assert world.host.acquired == 2
 
 
 async def test_one_flush_at_a_time() -> None:

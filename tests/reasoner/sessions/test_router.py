@@ -10,6 +10,7 @@ from cosmos3_serve.errors import Cosmos3Error, NotReady, QueueFull, ValidationFa
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
 from cosmos3_serve.reasoner.sessions.policy import Mode, Outcome, Profile
 from cosmos3_serve.reasoner.sessions.router import MAX_ATTEMPTS, Decision, Refused, Stage
+from cosmos3_serve.reasoner.sessions.suspects import Aboard
 
 S = ReplicaState
 
@@ -105,9 +106,8 @@ async def test_the_second_death_is_an_answer_not_a_third_attempt() -> None:
 async def test_no_request_reaches_more_than_two_replicas(first: Refused, second: Refused) -> None:
     world = World()
     decision, reached = await world.start("s"), 1
-    status = {Refused.CLIENT_ERROR: 400, Refused.SATURATED: 503, Refused.SERVER_ERROR: 500}
     for why in (first, second, first, second):
-        end = world.router.on_refused(decision, world.now, why, status=status.get(why, 0))
+        end = world.router.on_refused(decision, world.now, why)
         if not end.retry:
             break
         decision, reached = await world.start("s", after=decision), reached + 1
@@ -149,6 +149,61 @@ async def test_unanswered_media_is_not_carried_to_a_second_replica() -> None:
         await world.start("s", after=decision)
 
 
+async def test_a_text_that_no_replica_has_answered_is_not_carried_to_a_second_replica() -> None:
+    world = World(gateways=2)
+    decision = await world.start("s", digest="killer")
+    assert not decision.retry_allowed
+    end = world.router.on_died(decision, world.now)
+    assert not end.retry
+    assert isinstance(end.error, NotReady)
+    assert (end.error.status, end.error.stable_code) == (503, "replica_lost_on_request")
+    world.engine_died(decision.ref)
+    await world.flush()
+    await world.flush()
+    for gateway in (0, 1):
+        with pytest.raises(NotReady) as held:
+            await world.start("t", gateway, digest="killer")
+        assert held.value.stable_code == "request_suspected"
+        assert 0 < (held.value.retry_after_s or 0) <= 5
+        assert await world.ask("t", gateway, digest="another")
+    world.tick(5)
+    await world.converge()
+    again = await world.start("s", 1, digest="killer")
+    world.routers[1].on_died(again, world.now)
+    world.engine_died(again.ref)
+    await world.converge()
+    world.tick(5)
+    await world.converge()
+    for gateway in (0, 1):
+        with pytest.raises(ValidationFailed) as refused:
+            await world.start("t", gateway, digest="killer")
+        assert refused.value.stable_code == "request_quarantined"
+    assert idle(world)
+
+
+async def test_a_suspect_is_not_retried_although_its_media_is_proven() -> None:
+    world = World()
+    await world.ask("s", media=["m"])
+    lost = [await world.start("s", digest=name, media=["m"]) for name in ("one", "two")]
+    for decision in lost:
+        assert world.router.on_died(decision, world.now).retry, "both: nothing spoke against them before"
+        assert await world.start("s", digest=decision.request.digest, media=["m"], after=decision)
+    world.tick(5)
+    again = await world.start("s", digest="one", media=["m"])
+    assert (again.suspect, again.retry_allowed) == (True, False)
+    assert not world.router.on_died(again, world.now).retry
+
+
+async def test_an_answer_that_broke_off_proves_no_request() -> None:
+    world = World()
+    decision = await world.start("s", digest="new", media=["m"])
+    world.router.on_first_token(decision, world.now)
+    world.router.on_died(decision, world.now)
+    assert world.router.suspects.proven("m")
+    assert not world.router.suspects.proven("new")
+    assert world.router.suspects.held("new", world.now)
+
+
 async def test_proven_media_is_retried_also_by_a_gateway_that_only_heard_of_it() -> None:
     world = World(gateways=2)
     await world.ask("s", 0, media=["m"])
@@ -171,14 +226,15 @@ async def test_a_suspect_is_quarantined_after_its_second_death_alone_on_every_ga
     for _ in range(2):
         decision = await world.start("s", 0, media=["bad"])
         assert world.router.on_died(decision, world.now).error
+        world.engine_died(decision.ref)
         await world.converge()
         world.tick(10)
         await world.converge()
     for router in world.routers:
         with pytest.raises(ValidationFailed) as refused:
-            await router.choose(key("s"), world.now, media=["bad"])
+            await router.choose(key("s"), world.now, request=Aboard("q", ("bad",)))
         assert refused.value.stable_code == "media_quarantined"
-        await router.choose(key("t"), world.now, media=["good"])
+        await router.choose(key("t"), world.now, request=Aboard("q", ("good",)))
 
 
 async def test_a_victim_beside_a_suspect_on_another_gateway_is_not_quarantined() -> None:
@@ -188,9 +244,10 @@ async def test_a_victim_beside_a_suspect_on_another_gateway_is_not_quarantined()
         bad, good = await world.start("b", 0, media=["bad"]), await world.start("g", 1, media=["good"])
         world.routers[0].on_died(bad, world.now)
         world.routers[1].on_died(good, world.now)
-        world.tick(10)
+        world.engine_died(bad.ref)
+        world.tick(70)
         await world.converge()
-        world.tick(10)
+        world.tick(70)
         await world.converge()
     world.set_replica("r0", 9)
     assert await world.ask("g", 1, media=["good"])
@@ -200,7 +257,7 @@ async def test_fifty_client_errors_leave_no_trace_on_health_or_sessions() -> Non
     world = World()
     for i in range(50):
         decision = await world.start(f"s{i}")
-        assert world.router.on_refused(decision, world.now, Refused.CLIENT_ERROR, status=400).error is None
+        assert world.router.on_refused(decision, world.now, Refused.CLIENT_ERROR).error is None
     assert {v.state for v in world.router.health.fleet(world.now).replicas.values()} == {S.READY}
     await world.flush()
     assert len(world.host.table) == 0
@@ -211,7 +268,7 @@ async def test_a_client_error_on_a_known_session_keeps_it() -> None:
     world = World()
     await world.ask("s")
     bad = await world.start("s")
-    world.router.on_refused(bad, world.now, Refused.CLIENT_ERROR, status=422)
+    world.router.on_refused(bad, world.now, Refused.CLIENT_ERROR)
     await world.converge()
     assert (await world.ask("s")).outcome is Outcome.HIT
 
@@ -240,12 +297,49 @@ async def test_a_home_that_says_429_spills_the_second_attempt() -> None:
     world = World()
     home = await world.ask("s")
     decision = await world.start("s")
-    assert world.router.on_refused(decision, world.now, Refused.SATURATED, status=429).retry
+    assert world.router.on_refused(decision, world.now, Refused.SATURATED).retry
     again = await world.ask("s", after=decision)
     assert again.outcome is Outcome.SPILLED
     assert again.replica != home.replica
     world.tick(1)
     assert (await world.ask("s")).replica == home.replica
+
+
+async def test_a_refusal_ends_and_the_replica_is_eligible_again_for_the_request_it_refused() -> None:
+    for name in ("s", None):
+        world = World(replicas=1)
+        decision = await world.start(name)
+        assert world.router.on_refused(decision, world.now, Refused.SATURATED, retry_after_s=2).retry
+        assert not world.router.has_room(world.now, after=decision)
+        with pytest.raises(QueueFull):
+            await world.start(name, after=decision)
+        world.tick(2)
+        assert world.router.has_room(world.now, after=decision)
+        assert (await world.ask(name, after=decision)).ref == decision.ref
+        assert idle(world)
+
+
+async def test_gateways_count_what_the_others_have_in_flight() -> None:
+    world = World(gateways=2, replicas=1, max_num_seqs=8)
+    wide = await world.start("a", 0, n=6)
+    plain = await world.start("b", 1)
+    await world.flush()
+    await world.flush()
+    assert [r.health.load(wide.ref, world.now) for r in world.routers] == [7, 7]
+    await world.start("c", 1)
+    with pytest.raises(QueueFull):
+        await world.start("d", 1)
+    world.router.on_finished(wide, world.now)
+    await world.flush()
+    assert await world.start("d", 1)
+    world.routers[1].on_finished(plain, world.now)
+    await world.start("e", 0)
+    await world.flush(0)
+    await world.flush(1)
+    assert world.routers[1].health.load(wide.ref, world.now) == 3
+    world.tick(6)
+    await world.flush(1)
+    assert world.routers[1].health.load(wide.ref, world.now) == 2, "what a silent gateway reported ages"
 
 
 async def test_a_hot_session_spills_over_the_others_evenly() -> None:

@@ -20,10 +20,10 @@ from cosmos3_serve.errors import Cosmos3Error
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 from cosmos3_serve.reasoner.sessions.placement import RoundRobin
 from cosmos3_serve.reasoner.sessions.policy import Mode, Outcome
-from cosmos3_serve.reasoner.sessions.router import MAX_ATTEMPTS, Aftermath, Decision, Refused, Router, Stage
+from cosmos3_serve.reasoner.sessions.router import MAX_ATTEMPTS, Aftermath, Decision, Refused, Router, Stage, refusals
+from cosmos3_serve.reasoner.sessions.suspects import Aboard
 
 EVENTS = 10_000
-STATUS = {Refused.CLIENT_ERROR: 400, Refused.SATURATED: 429, Refused.SERVER_ERROR: 500}
 WEIGHTS = {
     "arrive": 30, "burst": 2, "accept": 28, "finish": 26, "leave": 2, "refuse": 5, "tick": 16, "flush": 14, "kill": 1,
     "restart": 3, "join": 1, "retire": 1, "drain": 1, "undrain": 2, "load": 4, "partition": 1, "table_away": 0.4,
@@ -57,7 +57,8 @@ class Flight:
 
     gateway: int
     session: str | None
-    media: tuple[str, ...]
+    request: Aboard
+    n: int
     decision: Decision
     reached: int = 1
 
@@ -98,16 +99,19 @@ class Simulation:
         # Some media comes once: no replica has answered about it before.
         known = f"m{self.rng.randrange(30)}" if self.rng.random() < 0.7 else f"once{self.arrived}"
         media = (known,) if self.rng.random() < 0.5 else ()
-        await self.choose(gateway, session, media, None)
+        digest = f"q{self.rng.randrange(30)}" if self.rng.random() < 0.7 else f"only{self.arrived}"
+        n = self.rng.choice((1, 1, 1, 1, 1, 2, 7))
+        await self.choose(gateway, session, Aboard(digest, media), n, None)
 
-    async def choose(self, gateway: int, session: str | None, media: tuple[str, ...], after: Flight | None) -> None:
+    async def choose(self, gateway: int, session: str | None, request: Aboard, n: int, after: Flight | None) -> None:
         router = self.world.routers[gateway]
+        last = after.decision if after else None
         try:
             decision = await router.choose(
-                key(session) if session else None, self.world.now, media=media, after=after.decision if after else None
+                key(session) if session else None, self.world.now, request=request, n=n, after=last
             )
         except Cosmos3Error as error:
-            self.turned_away(gateway, session, media, after, error)
+            self.turned_away(gateway, session, request, n, last, error)
             return
         self.outcomes[decision.outcome] += 1
         reached = after.reached + 1 if after else 1
@@ -115,27 +119,45 @@ class Simulation:
         if after:
             self.retried[gateway] += 1
             assert decision.ref != after.decision.ref, "a second attempt where the first one failed"
-        self.flights.append(Flight(gateway, session, media, decision, reached))
+        self.flights.append(Flight(gateway, session, request, n, decision, reached))
 
     def turned_away(
-        self, gateway: int, session: str | None, media: tuple[str, ...], after: Flight | None, error: Cosmos3Error
+        self, gateway: int, session: str | None, request: Aboard, n: int, after: Decision | None, error: Cosmos3Error
     ) -> None:
         """No request is lost: one is turned away only if nobody may take it, and is told when to come again."""
         router, code = self.world.routers[gateway], error.stable_code
         if code == "media_quarantined":
             assert error.status == 422
-            assert any(router.suspects.quarantined(item, self.world.now) for item in media)
+            assert any(router.suspects.quarantined(item, self.world.now) for item in request.media)
+        elif code == "request_quarantined":
+            assert error.status == 422
+            assert router.suspects.quarantined(request.digest, self.world.now)
+        elif code == "request_suspected":
+            assert (error.status, after) == (503, None)
+            assert any(router.suspects.held(item, self.world.now) for item in (request.digest, *request.media))
         elif code in ("session_home_busy", "session_home_lost"):
             assert (error.status, self.mode) == (503, Mode.HARD)
             assert session
         else:
             assert (code, error.status) in (("fleet_saturated", 429), ("no_replica", 503))
-            refused = after.decision.refused | {after.decision.ref} if after else frozenset()
-            ready = router.health.fleet(self.world.now).ready(refused)
+            ready = self.with_room(router, n, after)
             assert not ready, f"{code}, and {ready} would have taken the request"
-        assert error.retry_after_s or code == "media_quarantined"
+        assert error.retry_after_s or code.endswith("_quarantined")
         self.told[gateway][code] += 1
         self.failed[code] += 1
+
+    def with_room(self, router: Router, n: int, after: Decision | None) -> list[ReplicaRef]:
+        """By the router's own numbers, and not by its decision."""
+        now, refused = self.world.now, {} if after is None else refusals(after)
+        return [
+            r.spec.ref
+            for r in router.health._records.values()
+            if r.spec.phase is ReplicaState.READY
+            and not r.dead
+            and router.health.load(r.spec.ref, now) < r.spec.max_num_seqs
+            and not (now < r.full_until and n >= r.full_for)
+            and not now < refused.get(r.spec.ref, 0.0)
+        ]
 
     async def burst(self) -> None:
         session = f"s{self.rng.randrange(60)}"
@@ -159,6 +181,7 @@ class Simulation:
     async def finish(self) -> None:
         if flight := self.pick(Stage.ACCEPTED, Stage.ANSWERING):
             self.router(flight).on_first_token(flight.decision, self.world.now)
+            self.router(flight).on_completed(flight.decision)
             self.router(flight).on_finished(flight.decision, self.world.now)
             self.flights.remove(flight)
             self.answered += 1
@@ -174,7 +197,7 @@ class Simulation:
             await self.refused(flight, self.rng.choice(list(Refused)))
 
     async def refused(self, flight: Flight, why: Refused) -> None:
-        end = self.router(flight).on_refused(flight.decision, self.world.now, why, status=STATUS.get(why, 0))
+        end = self.router(flight).on_refused(flight.decision, self.world.now, why)
         if why in (Refused.CLIENT_ERROR, Refused.SERVER_ERROR):
             due = "passed_on"
         elif why is Refused.TIMED_OUT:
@@ -188,9 +211,11 @@ class Simulation:
     async def died(self, flight: Flight) -> None:
         """What is due is in docs/contract.md 9, Retry."""
         router = self.router(flight)
-        proven = all(map(router.suspects.proven, flight.media))
+        digest, media = flight.request
+        proven = all(map(router.suspects.proven, media or (digest,)))
         first = flight.reached < MAX_ATTEMPTS and flight.decision.stage is not Stage.ANSWERING
-        due = "replica_lost" if not first else "retry" if proven else "replica_lost_on_media"
+        lost_on = "replica_lost_on_media" if media else "replica_lost_on_request"
+        due = "replica_lost" if not first else "retry" if proven and not flight.decision.suspect else lost_on
         await self.after(flight, router.on_died(flight.decision, self.world.now), due)
 
     async def after(self, flight: Flight, end: Aftermath, due: str) -> None:
@@ -201,7 +226,7 @@ class Simulation:
         self.flights.remove(flight)
         self.ends[given] += 1
         if end.retry:
-            await self.choose(flight.gateway, flight.session, flight.media, flight)
+            await self.choose(flight.gateway, flight.session, flight.request, flight.n, flight)
             return
         self.failed[given] += 1
         if end.error:
@@ -217,6 +242,8 @@ class Simulation:
         ref = self.some_replica()
         if ref in self.alive:
             self.alive.discard(ref)
+            if self.rng.random() < 0.7:  # else the machine is lost, and nobody says why
+                self.world.engine_died(ref)
             for flight in [f for f in self.flights if f.decision.ref == ref]:
                 await self.died(flight)
 
@@ -251,7 +278,7 @@ class Simulation:
 
     async def load(self) -> None:
         if ref := self.some_replica():
-            self.rng.choice(self.world.routers).health.on_load(ref, self.rng.randrange(9), 0)
+            self.rng.choice(self.world.routers).health.on_others({ref: self.rng.randrange(9)}, self.world.now)
 
     async def partition(self) -> None:
         if ref := self.some_replica():
@@ -278,7 +305,7 @@ class Simulation:
     async def tick(self) -> None:
         self.world.tick(self.rng.random() * 1.5)
         for router in self.world.routers:
-            for ref in router.health.take_probes(self.world.now):
+            for ref, _ in router.health.take_probes(self.world.now):
                 router.health.on_probe(ref, ref in self.alive, self.world.now)
 
     async def long_pause(self) -> None:
@@ -313,7 +340,9 @@ class Simulation:
             assert router.leases._dirty.keys() <= router.leases._leases.keys()
             for name, lease in router.leases._leases.items():
                 assert (name, lease.home) in self.accepted, "a lease without an acceptance"
-            flying = Counter(f.decision.ref for f in mine)
+            flying: Counter[ReplicaRef] = Counter()
+            for flight in mine:
+                flying[flight.decision.ref] += flight.n
             for record in router.health._records.values():
                 assert record.in_flight == flying[record.spec.ref]
 
@@ -354,7 +383,14 @@ async def test_ten_thousand_events(seed: int, mode: Mode) -> None:
     assert simulation.world.host.table.stats().live == {}
     assert simulation.answered > 1_500, "it must serve, not only refuse"
     assert sum(n for eligible, n in simulation.bounded.items() if eligible > 1) > 200, "the load bound was at stake"
-    for code in ("retry", "replica_lost", "replica_lost_on_media", "replica_timeout", "passed_on"):
+    for code in (
+        "retry",
+        "replica_lost",
+        "replica_lost_on_media",
+        "replica_lost_on_request",
+        "replica_timeout",
+        "passed_on",
+    ):
         assert simulation.ends[code] > 2, f"{code}: every way in which a request can end must be taken"
     assert all(simulation.outcomes[o] > 20 for o in (Outcome.NEW, Outcome.HIT, Outcome.MOVED, Outcome.NONE))
     assert simulation.outcomes[Outcome.SPILLED] > (20 if mode is Mode.SOFT else -1)

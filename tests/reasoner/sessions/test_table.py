@@ -6,8 +6,9 @@ from random import Random
 import pytest
 
 from cosmos3_serve.reasoner.fleet.replicas import Fleet, ReplicaRef, ReplicaState, ReplicaView
+from cosmos3_serve.reasoner.sessions.decide import Action
 from cosmos3_serve.reasoner.sessions.messages import Acquire, Flush, FlushReply, Grant, PageAsk, Peek, Touch
-from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Course, Mode, Outcome
+from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode, Outcome
 from cosmos3_serve.reasoner.sessions.table import SessionTable
 
 S = ReplicaState
@@ -38,7 +39,9 @@ class Talk:
     def acquire(self, key: str, now: float, view: Fleet = FOUR, refused: frozenset[ReplicaRef] = frozenset()) -> Grant:
         self.seq += 1
         self.live[key] += 1
-        return self.table.acquire(Acquire(self.name, self.seq, key, self.live[key], view, refused), now)
+        return self.table.acquire(
+            Acquire(self.name, self.seq, key, self.live[key], view, dict.fromkeys(refused, 1.0)), now
+        )
 
     def end(self, key: str) -> None:
         self.live[key] -= 1
@@ -199,7 +202,7 @@ def test_hard_mode_waits_until_the_home_serves_or_leaves(state: ReplicaState) ->
     talk = Talk(table(Mode.HARD))
     talk.whole("s", 0)
     refused = talk.acquire("s", 1, fleet(a=state, b=S.READY))
-    assert (refused.replica, refused.why) == (None, Course.LOST)
+    assert (refused.replica, refused.why) == (None, Action.LOST)
     talk.end("s")
     assert talk.acquire("s", 2, TWO).outcome is Outcome.HIT
     talk.end("s")
@@ -218,7 +221,7 @@ def test_a_full_home_spills_this_request_and_keeps_the_session() -> None:
     spilled = soft.acquire("s", 1, full)
     assert (spilled.replica, spilled.outcome, spilled.home) == (ref("b"), Outcome.SPILLED, ref("a"))
     assert soft.acquire("s", 2, TWO).replica == ref("a")
-    assert hard.acquire("s", 1, full).why is Course.BUSY
+    assert hard.acquire("s", 1, full).why is Action.BUSY
 
 
 def test_without_any_replica_there_is_no_grant_and_nothing_is_kept() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cosmos3_serve.reasoner.fleet.member import FleetView, GatewayStatus, Load, Member, Seen, Service
-from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 from cosmos3_serve.reasoner.fleet.roster import Roster
 from cosmos3_serve.reasoner.sessions.messages import (
     Acquire,
@@ -98,7 +98,9 @@ class FleetCore:
         self._wake()
 
     async def leave(self, ref: ReplicaRef) -> None:
-        self._roster.leave(ref, self._clock())
+        """The replica ends. One that was not draining tells us that its engine died under it."""
+        if self._roster.leave(ref, self._clock()) is ReplicaState.READY:
+            self._table.on_engine_ended(ref)
         self._wake()
 
     async def failed(self, replica: str, failure: dict[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -26,11 +26,18 @@ class ReplicaRef(NamedTuple):
 
 
 class ReplicaView(NamedTuple):
-    """`leaving`: it serves, and is about to be replaced."""
+    """
+    Args:
+        leaving: it serves, and is about to be replaced.
+        full_for: it has just refused a request for so many answers; wider ones are not sent there, narrower ones are.
+        examined: it failed a request, and a probe of it is due or under way.
+    """
 
     incarnation: int
     state: ReplicaState
     leaving: bool = False
+    full_for: int | None = None
+    examined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +45,6 @@ class Fleet:
     """One gateway's view of every replica at one moment; sent along when the table is asked for a place."""
 
     replicas: Mapping[str, ReplicaView] = field(default_factory=dict)
-
-    def ready(self, refused: Collection[ReplicaRef] = ()) -> list[ReplicaRef]:
-        """Replicas that may get a request, without those that have already refused it, ordered by id."""
-        refs = (ReplicaRef(i, v.incarnation) for i, v in self.replicas.items() if v.state is ReplicaState.READY)
-        return sorted(ref for ref in refs if ref not in refused)
-
-    def homes(self, refused: Collection[ReplicaRef] = ()) -> list[ReplicaRef]:
-        """Of those, the ones where a session may settle: one that is about to leave only where nobody else is ready, or
-        the session would move again."""
-        ready = self.ready(refused)
-        return [ref for ref in ready if not self.replicas[ref.id].leaving] or ready
 
     def busy(self) -> bool:
         """Whether some replica serves at all: if none takes a request then, capacity is missing, not replicas."""

@@ -105,11 +105,18 @@ class Roster:
             slot.member = replace(slot.member, phase=ReplicaState.DRAINING)
             self._changed()
 
-    def leave(self, ref: ReplicaRef, now: float) -> None:
-        """The replica ends or its engine has died: its slot waits for a replacement."""
+    def leave(self, ref: ReplicaRef, now: float) -> ReplicaState | None:
+        """The replica ends or its engine has died: its slot waits for a replacement.
+
+        Returns:
+            The phase it had; None if it was not a member.
+        """
         slot = self._of(ref)
-        if slot is not None:
-            self._vacate(slot, now)
+        if slot is None:
+            return None
+        phase = slot.member.phase
+        self._vacate(slot, now)
+        return phase
 
     def failed(self, replica: str, failure: dict[str, str]) -> None:
         """A replica could not start."""

@@ -13,12 +13,13 @@ from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
 class UpdateKind(StrEnum):
     LEASE = "lease"
     PROVEN = "proven"
+    SUSPECTED = "suspected"
     QUARANTINED = "quarantined"
 
 
 class Update(NamedTuple):
-    """`subject`: a session's key, or a media hash. A lease's news hold its home themselves, since the table may forget
-    the session before every gateway has read them."""
+    """`subject`: a session's key, a request's digest or a media hash. A lease's update holds its home itself, since the
+    table may forget the session before every gateway has read it. `at`: of a suspicion the time at which it ends."""
 
     kind: UpdateKind
     subject: str

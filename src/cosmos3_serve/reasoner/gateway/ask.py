@@ -7,7 +7,10 @@ the engine that other clients use too.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from cosmos3_serve.errors import Cosmos3Error, FieldError, InvalidRequest, ModelNotLoaded
@@ -21,6 +24,7 @@ _NEVER_SENT = (
     "return_mm_kwargs", "prompt_embeds",
 )  # fmt: skip
 _OURS = frozenset({"explain"})
+_NO_WORK = frozenset({"model", "stream", "stream_options", "user", "cache_salt"})  # how it is sent and who asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,24 @@ class Ask:
     Args:
         body: for the engine; the media are still left out.
         session: the body's `session_id`, used where no header names the session.
+        n: answers that it asks for.
     """
 
     body: dict[str, Any]
     stream: bool = False
     explain: bool = False
     session: bytes | None = None
+    n: int = 1
+
+    def digest(self, media: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """The same for every request that gives an engine the same work, whoever asks.
+
+        Args:
+            media: content hashes and options of the media, which the body lacks.
+        """
+        work = {name: value for name, value in self.body.items() if name not in _NO_WORK}
+        items = [(sha256, dict(options)) for sha256, options in media]
+        return blake2b(json.dumps([work, items]).encode(), digest_size=16).hexdigest()
 
 
 def read_ask(body: dict[str, Any], served: str) -> Ask:
@@ -59,7 +75,7 @@ def read_ask(body: dict[str, Any], served: str) -> Ask:
     explain = _explain(body.get("cosmos3"))
     for name in _NEVER_SENT:
         body.pop(name, None)
-    return Ask(body, stream=bool(body.get("stream")), explain=explain, session=session)
+    return Ask(body, stream=bool(body.get("stream")), explain=explain, session=session, n=body.get("n") or 1)
 
 
 def _check_choices(n: Any) -> None:

@@ -57,9 +57,9 @@ def assemble(setup: ReasonerSetup, fleet: FleetPort, gateway: str, book: TokenBo
     """
     settings = setup.settings
     rules = AffinityRules(ttl_s=settings.session_ttl_s, mode=Mode(settings.session_mode))
-    suspects = SuspectTracker(judge=False)
-    leases = LeaseCache(gateway, fleet.table, rules, suspects)
-    router = Router(Profile(settings.routing), HealthBook(), leases, suspects)
+    suspects, health = SuspectTracker(judge=False), HealthBook()
+    leases = LeaseCache(gateway, fleet.table, rules, suspects, health)
+    router = Router(Profile(settings.routing), health, leases, suspects)
     limits = media_limits(settings)
     salts = TenantSalts(setup.secret.encode(), shared=settings.share_caches)
     upstream = Upstream(setup.secret, settings.answer_timeout_s)
@@ -191,7 +191,7 @@ def figures(front: Front) -> Figures:
         retries=router.counters.retries,
         sessions=router.counters.rows(router.leases.expired),
         failures=dict(router.counters.failures),
-        replicas={m.replica_id: (states[m.replica_id].state.value, router.health.load(m.ref))
+        replicas={m.replica_id: (states[m.replica_id].state.value, router.health.load(m.ref, now))
                   for m in front.members.values() if m.replica_id in states},
     )  # fmt: skip
 

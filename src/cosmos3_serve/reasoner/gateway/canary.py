@@ -1,4 +1,5 @@
-"""Canary: a text and a video that each life of a replica must answer before the service calls itself ready.
+"""Canary: a text and a video that each life of a replica must answer before the service calls itself ready, and again
+after it has failed a question.
 
 The video is made here, so that a decoder that is missing in the replica's environment is found at start and not by the
 first client.
@@ -53,6 +54,21 @@ class Canary:
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def examine(self, member: Member, within_s: float) -> bool | None:
+        """Ask a replica that failed a request once more; None: it did not answer in time."""
+        try:
+            async with asyncio.timeout(within_s):
+                why = await self._ask(member)
+        except TimeoutError:
+            log.warning("canary_failed", replica=member.replica_id, reason="no answer in time")
+            return None
+        if why:
+            self._failures[member.ref] = why
+            log.warning("canary_failed", replica=member.replica_id, reason=why)
+            return False
+        self._failures.pop(member.ref, None)
+        return True
 
     def verdict(self) -> tuple[bool, str]:
         """For /ready: some replica has passed, and none that serves has failed."""

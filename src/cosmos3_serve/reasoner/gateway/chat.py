@@ -113,7 +113,7 @@ class Chat:
         headers: Headers = []
         with admitted:
             key = self._key(scope, tenant, ask, admitted)
-            question = Question(front, ask, admitted, key, send, headers, wordy=wordy)
+            question = Question(front, ask, admitted, key, send, headers, tenant=tenant, wordy=wordy)
             try:
                 await question.run()
             except Cosmos3Error as error:

@@ -21,7 +21,8 @@ from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
 from cosmos3_serve.reasoner.media.sampling import Sampling
 from cosmos3_serve.reasoner.sessions.keys import SessionKey
 from cosmos3_serve.reasoner.sessions.policy import Outcome
-from cosmos3_serve.reasoner.sessions.router import Aftermath, Decision, Refused
+from cosmos3_serve.reasoner.sessions.router import Aftermath, Decision, Refused, refusals
+from cosmos3_serve.reasoner.sessions.suspects import Aboard
 from cosmos3_serve.service.problems import Headers
 
 HEADER_REPLICA = b"x-cosmos3-replica"
@@ -33,6 +34,7 @@ class Question:
     """
     Args:
         items: the question's media, in use as long as this lives.
+        tenant: who asks: the waiting line is shared fairly between tenants.
         headers: filled with what is known of replica, session and media; also for the answer to a failure.
         wordy: the body without its media is large: it is composed in a thread.
     """
@@ -46,12 +48,13 @@ class Question:
         send: Send,
         headers: Headers,
         *,
+        tenant: str = "",
         wordy: bool = False,
     ) -> None:
         self._wordy = wordy
         self._front, self._ask, self._items, self._key, self._headers = front, ask, items, key, headers
         self._parts = held_parts(items)
-        self._media = [item.sha256 for item in items]
+        self._tenant = tenant
         self._relay = Relay(send, headers, front.setup.model.name)
         self._began_at = front.clock()
         self._flight: Flight | None = None
@@ -61,10 +64,19 @@ class Question:
         Raises:
             Cosmos3Error: nothing of an answer was sent; a stream that broke was ended with an error event instead.
         """
-        front = self._front
+        front, n = self._front, self._ask.n
+        request = await self._request()
         after: Decision | None = None
         while True:
-            decision = await front.line.place(lambda after=after: self._choose(after))  # type: ignore[misc]
+
+            def room(after: Decision | None = after) -> bool:
+                return front.router.has_room(front.clock(), n, after)
+
+            async def choose(after: Decision | None = after) -> Decision:
+                return await front.router.choose(self._key, front.clock(), request=request, n=n, after=after)
+
+            shape = (n, () if after is None else tuple(sorted(refusals(after).items())))
+            decision = await front.line.place(choose, room=room, shape=shape, owner=self._tenant, n=n)
             try:
                 aftermath = await self._attempt(decision)
             finally:
@@ -76,8 +88,10 @@ class Question:
                 return
             after = decision
 
-    async def _choose(self, after: Decision | None) -> Decision:
-        return await self._front.router.choose(self._key, self._front.clock(), media=self._media, after=after)
+    async def _request(self) -> Aboard:
+        media = [(item.sha256, item.options) for item in self._items]
+        digest = await asyncio.to_thread(self._ask.digest, media) if self._wordy else self._ask.digest(media)
+        return Aboard(digest, tuple(item.sha256 for item in self._items))
 
     # ---- one attempt ------------------------------------------------------------------------------------------------
 
@@ -157,9 +171,7 @@ class Question:
         router, now = self._front.router, self._front.clock()
         if refusal.engine_dead:
             return router.on_died(decision, now)
-        aftermath = router.on_refused(
-            decision, now, refusal.why, status=refusal.status, retry_after_s=refusal.retry_after_s
-        )
+        aftermath = router.on_refused(decision, now, refusal.why, retry_after_s=refusal.retry_after_s)
         return aftermath if aftermath.retry or aftermath.error else Aftermath(error=refusal.as_error())
 
     async def _relayed(self, decision: Decision, reply: Reply, warm: bool) -> Aftermath:
@@ -186,6 +198,7 @@ class Question:
             await self._relay.stream(first, reply)
         else:
             await self._relay.whole(first)
+        front.router.on_completed(decision)
         return Aftermath()
 
     async def _over(self, aftermath: Aftermath) -> Aftermath:

@@ -6,8 +6,8 @@ import asyncio
 
 import structlog
 
+from cosmos3_serve.reasoner.fleet.health import Probe
 from cosmos3_serve.reasoner.fleet.member import HeldMedia
-from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
 from cosmos3_serve.reasoner.gateway.canary import Canary
 from cosmos3_serve.reasoner.gateway.front import NOTHING_HELD, Front
 from cosmos3_serve.reasoner.gateway.held_media import ReplicaMedia
@@ -42,14 +42,12 @@ class Upkeep:
         await self.canary.close()
 
     def take_news(self) -> None:
-        """The fleet as it is now: members, loads, capacities. Called after every view."""
+        """The fleet as it is now: members and capacities. Called after every view."""
         front = self._front
         members = front.fleet.members()
         front.members = {member.ref: member for member in members}
         health = front.router.health
         health.sync(member.spec for member in members)
-        for ref, load in front.fleet.loads().items():
-            health.on_load(ref, load.running, load.waiting)
         self._take_capacity([member.held for member in members if member.url])
         for member in members:
             front.held.on_incarnation(member.ref)
@@ -75,8 +73,8 @@ class Upkeep:
             if front.router.leases.due(now) and self._flushing is None:
                 self._flushing = asyncio.create_task(self._flush())
                 self._keep(self._flushing)
-            for ref in front.router.health.take_probes(now):
-                self._keep(asyncio.create_task(self._probe(ref)))
+            for probe in front.router.health.take_probes(now):
+                self._keep(asyncio.create_task(self._probe(probe)))
             front.line.wake()
 
     async def _flush(self) -> None:
@@ -85,17 +83,25 @@ class Upkeep:
         finally:
             self._flushing = None
 
-    async def _probe(self, ref: ReplicaRef) -> None:
+    async def _probe(self, probe: Probe) -> None:
         front = self._front
-        url, ok = front.url_of(ref), False
-        if url:
-            try:
-                status, _ = await front.upstream.get(url, "/health", PROBE_S)
-                ok = status == 200
-            except (Unreachable, Lost, Silent):
-                ok = False
-        front.router.health.on_probe(ref, ok, front.clock())
+        front.router.health.on_probe(probe.ref, await self._works(probe), front.clock())
         front.line.wake()
+
+    async def _works(self, probe: Probe) -> bool | None:
+        """None: no answer in time."""
+        member = self._front.members.get(probe.ref)
+        if member is None or not member.url:
+            return False
+        if probe.canary:
+            return await self.canary.examine(member, self._front.router.health.rules.canary_timeout_s)
+        try:
+            status, _ = await self._front.upstream.get(member.url, "/health", PROBE_S)
+        except Silent:
+            return None
+        except (Unreachable, Lost):
+            return False
+        return status == 200
 
     async def _sweep(self) -> None:
         while True:

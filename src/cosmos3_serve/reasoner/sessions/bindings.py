@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
@@ -39,12 +40,15 @@ class Entry:
 
 @dataclass(slots=True)
 class Gateway:
-    """A gateway as the table knows it: when it was heard, its last report, and the sessions it has requests of."""
+    """A gateway as the table knows it: when it was heard, its last report, the sessions it has requests of, and the
+    answers it waits for per replica, as of `loads_at`."""
 
     name: str
     heard_at: float
     flushed: int = 0
     keys: set[str] = field(default_factory=set)
+    loads: Mapping[ReplicaRef, int] = field(default_factory=dict)
+    loads_at: float = float("-inf")
 
 
 class Bindings:
@@ -146,6 +150,14 @@ class Bindings:
         gateway = self.gateways.setdefault(name, Gateway(name, now))
         gateway.heard_at = now
         return gateway
+
+    def others(self, asking: Gateway, now: float, max_age_s: float) -> dict[ReplicaRef, int]:
+        """Answers that all gateways but the asking one wait for, without reports that are too old."""
+        found: Counter[ReplicaRef] = Counter()
+        for gateway in self.gateways.values():
+            if gateway is not asking and now - gateway.loads_at < max_age_s:
+                found.update(gateway.loads)
+        return dict(found)
 
     def reconcile(self, gateway: Gateway, live: dict[str, int], seq: int) -> None:
         """`live` is every session the gateway has requests of: what it holds beyond that has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cosmos3_serve.reasoner.fleet.replicas import Fleet, ReplicaRef, ReplicaState
+from cosmos3_serve.reasoner.sessions.decide import NO_REFUSALS, decide
 from cosmos3_serve.reasoner.sessions.keys import SessionKey
 from cosmos3_serve.reasoner.sessions.lease import Lease
 from cosmos3_serve.reasoner.sessions.messages import Peek, SessionView, TableAway, TableStats
@@ -14,7 +15,7 @@ from cosmos3_serve.reasoner.sessions.router import Router
 
 @dataclass(frozen=True, slots=True)
 class ReplicaExplained:
-    """`load`: running plus waiting requests; `live_sessions` as the table counts them, None if it is away."""
+    """`load`: answers that all gateways wait for; `live_sessions` as the table counts them, None if it is away."""
 
     id: str
     incarnation: int
@@ -65,7 +66,8 @@ async def explain(router: Router, key: SessionKey | None, now: float) -> Explana
     stats = await _stats(router, now, steps)
     if router.profile is Profile.ROUND_ROBIN or key is None:
         steps.append("round robin ignores sessions" if key else "the request belongs to no session")
-        told = _Told(replica=router.turn.peek(fleet.ready()))
+        choice = decide(None, None, fleet, NO_REFUSALS, now, mode=router.leases.rules.mode, binds=False)
+        told = _Told(replica=router.turn.peek(choice.candidates))
     else:
         steps.append(f"session key from {key.source}")
         lease = router.leases.lookup(key.digest, now)
@@ -89,7 +91,7 @@ async def explain(router: Router, key: SessionKey | None, now: float) -> Explana
                 id=name,
                 incarnation=view.incarnation,
                 state=view.state,
-                load=router.health.load(ReplicaRef(name, view.incarnation)),
+                load=router.health.load(ReplicaRef(name, view.incarnation), now),
                 live_sessions=None if stats is None else stats.live.get(name, 0),
             )
             for name, view in sorted(fleet.replicas.items())
@@ -112,7 +114,7 @@ async def _stats(router: Router, now: float, steps: list[str]) -> TableStats | N
 
 def _from_lease(router: Router, key: str, lease: Lease, fleet: Fleet, now: float, steps: list[str]) -> _Told | None:
     """What this gateway decides without the table; None where a home must be found."""
-    grant = router.from_lease(lease, fleet, dry=True)
+    grant = router.from_lease(lease, fleet, now, dry=True)
     why = "its home must be replaced" if grant is None else grant.why
     steps.append(f"this gateway knows its home {lease.home.id}: {why}")
     if grant is None:
@@ -139,5 +141,5 @@ async def _from_table(router: Router, key: str, fleet: Fleet, now: float, steps:
 def _alone(router: Router, key: str, fleet: Fleet, now: float, steps: list[str]) -> _Told:
     steps.append("without the table this gateway decides by hash, as the others do")
     lease = router.leases.lookup(key, now, sure=False)
-    grant = router.alone(key, lease, fleet, frozenset(), dry=True)
+    grant = router.alone(key, lease, fleet, now, dry=True)
     return _Told(grant.outcome, grant.replica, lease.home if lease else None)

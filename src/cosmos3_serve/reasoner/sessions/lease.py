@@ -6,15 +6,22 @@ reported before the table could forget the session. What other gateways bind arr
 
 A table with a new generation has lost everything: it is told all leases, and answers with the homes that count. While
 the table is away, leases stay valid; the router places unknown sessions by hash and they are told later.
+
+One call that fails, or a report that takes long, means away for every request: none waits for the table again until a
+report was answered. Reports are tried again after a pause that doubles up to a bound and runs from the end of the
+failed call, since a call that hangs takes longer than the pause.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from cosmos3_serve.reasoner.fleet.health import HealthBook
 from cosmos3_serve.reasoner.fleet.replicas import Fleet, ReplicaRef
+from cosmos3_serve.reasoner.sessions.decide import NO_REFUSALS, Refusals
 from cosmos3_serve.reasoner.sessions.messages import (
     Acquire,
     Flush,
@@ -28,6 +35,8 @@ from cosmos3_serve.reasoner.sessions.policy import AffinityRules
 from cosmos3_serve.reasoner.sessions.suspects import SuspectTracker
 
 TOUCH_LIMIT = 500
+SLOW_S = 0.3  # a report that takes longer: the table is away until it answers
+MAX_BACKOFF = 4  # flush intervals
 
 
 @dataclass(slots=True)
@@ -46,11 +55,21 @@ class LeaseCache:
         port: the table; may be away at any time.
         rules: shared with the table. No more leases than the table has sessions are kept.
         suspects: its proofs and reports travel with the flushes.
+        health: its share of the load does too, and learns that of the others.
+        clock: seconds, the one of every `now`.
     """
 
-    def __init__(self, gateway: str, port: SessionTablePort, rules: AffinityRules, suspects: SuspectTracker) -> None:
+    def __init__(
+        self,
+        gateway: str,
+        port: SessionTablePort,
+        rules: AffinityRules,
+        suspects: SuspectTracker,
+        health: HealthBook,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.gateway, self.port, self.rules = gateway, port, rules
-        self._suspects = suspects
+        self._suspects, self._health, self._clock = suspects, health, clock
         self._leases: OrderedDict[str, Lease] = OrderedDict()  # least recently used first
         self._live: Counter[str] = Counter()
         self._dirty: OrderedDict[str, None] = OrderedDict()
@@ -60,7 +79,9 @@ class LeaseCache:
         self._seen = 0
         self._flushed_at = float("-inf")
         self._retry_at = float("-inf")
-        self._flushing = False
+        self._failures = 0
+        self._away = False
+        self._flushing_since: float | None = None
         self._urgent = False
         self.expired: Mapping[str, int] = {}  # the table's count, as of the last report
 
@@ -83,8 +104,9 @@ class LeaseCache:
         return self._live[key]
 
     def away(self, now: float) -> bool:
-        """The table did not answer a moment ago: not asked again before a retry is due."""
-        return now < self._retry_at
+        """The table did not answer the last call, or takes long over a report: no request waits for it."""
+        since = self._flushing_since
+        return self._away or (since is not None and now - since >= SLOW_S)
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -119,7 +141,9 @@ class LeaseCache:
         if len(self._refusals) < TOUCH_LIMIT:
             self._refusals.append((key, replica))
 
-    async def acquire(self, key: str, fleet: Fleet, refused: frozenset[ReplicaRef], now: float) -> Grant:
+    async def acquire(
+        self, key: str, fleet: Fleet, now: float, *, refused: Refusals = NO_REFUSALS, n: int = 1
+    ) -> Grant:
         """Ask the table for a place; call between `begin` and `end`.
 
         Raises:
@@ -128,11 +152,13 @@ class LeaseCache:
         if self.away(now):
             raise TableAway
         known = self._as_touch(key, now, busy=self._live[key] > 1)  # the asking request itself keeps nothing alive
-        message = Acquire(self.gateway, self._next_seq(), key, self._live[key], fleet, refused, known)
+        ages = {ref: until - now for ref, until in refused.items() if now < until}
+        message = Acquire(self.gateway, self._next_seq(), key, self._live[key], fleet, ages, known, n)
         try:
             grant = await self.port.acquire(message)
         except TableAway:
-            self._retry_at = now + self.rules.flush_interval_s
+            if not self._away:  # else another call has said so already
+                self._lost()
             raise
         self._see(grant.generation)
         if grant.bound and grant.home is not None:
@@ -143,10 +169,10 @@ class LeaseCache:
 
     def due(self, now: float) -> bool:
         """Whether `flush` should be called now. It also is the heartbeat, due even with nothing to say."""
-        if self._flushing or self.away(now):
+        if self._flushing_since is not None or now < self._retry_at:
             return False
         waited = now - self._flushed_at >= self.rules.flush_interval_s
-        return waited or self._urgent or bool(self._refusals) or len(self._dirty) >= TOUCH_LIMIT
+        return waited or self._away or self._urgent or bool(self._refusals) or len(self._dirty) >= TOUCH_LIMIT
 
     async def flush(self, now: float) -> bool:
         """Report to the table and take over what it knows. One at a time; a report that fails is repeated.
@@ -154,9 +180,9 @@ class LeaseCache:
         Returns:
             Whether the table answered.
         """
-        if self._flushing:
+        if self._flushing_since is not None:
             return False
-        self._flushing, self._urgent = True, False
+        self._flushing_since, self._urgent = now, False
         taken = self._touches(now)
         refusals, self._refusals = self._refusals, []
         proofs, crashes = self._suspects.take_proofs(TOUCH_LIMIT), self._suspects.take_reports()
@@ -165,22 +191,29 @@ class LeaseCache:
             reply = await self.port.flush(
                 Flush(
                     self.gateway, self._next_seq(), dict(self._live), tuple(taken), tuple(refusals), self._seen,
-                    tuple(proofs), tuple(crashes),
+                    tuple(proofs), tuple(crashes), self._health.in_flight(),
                 )
             )  # fmt: skip
             answered = True
         except TableAway:
-            self._retry_at = now + self.rules.flush_interval_s
+            self._lost()
             return False
         finally:
-            self._flushing = False
+            self._flushing_since = None
             if not answered:
                 self._dirty.update(dict.fromkeys(t.key for t in taken if t.key in self._leases))
                 self._refusals[:0] = refusals
                 self._suspects.give_back(proofs, crashes)
         self._flushed_at, self._retry_at = now, float("-inf")
+        self._away, self._failures = False, 0
         self._take_over(reply, now)
         return True
+
+    def _lost(self) -> None:
+        self._away = True
+        pause = min(2**self._failures, MAX_BACKOFF) * self.rules.flush_interval_s
+        self._failures = min(self._failures + 1, MAX_BACKOFF)
+        self._retry_at = self._clock() + pause
 
     def _touches(self, now: float) -> list[Touch]:
         touches: list[Touch] = []
@@ -200,7 +233,8 @@ class LeaseCache:
         known = self._see(reply.generation)
         for touch in (*reply.updates, *reply.corrections):
             self._learn(touch, now)
-        self._suspects.learn(proven=reply.proven, quarantined=reply.quarantined, now=now)
+        self._suspects.learn(proven=reply.proven, quarantined=reply.quarantined, suspected=reply.suspected, now=now)
+        self._health.on_others(reply.others, self._clock())
         if reply.gap and known:
             self._tell_all()
         self._seen = reply.version

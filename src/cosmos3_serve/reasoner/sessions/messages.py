@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from cosmos3_serve.reasoner.fleet.replicas import Fleet, ReplicaRef
-from cosmos3_serve.reasoner.sessions.policy import Course, Outcome
+from cosmos3_serve.reasoner.sessions.decide import Action
+from cosmos3_serve.reasoner.sessions.policy import Outcome
 from cosmos3_serve.reasoner.sessions.suspects import CrashReport
 
 # Terms order the homes of one session: the higher wins. The table counts up from 1; what was placed by hash while no
@@ -43,8 +44,9 @@ class Acquire:
         key: digest of the session key.
         live: requests of this session at this gateway, this one included.
         fleet: replicas as this gateway sees them.
-        refused: replicas that have refused or lost this very request.
+        refused: replicas that have refused or lost this very request, and for how many seconds that still counts.
         known: the gateway's lease, which the table may not have heard of yet.
+        n: answers that the request asks for.
     """
 
     gateway: str
@@ -52,8 +54,9 @@ class Acquire:
     key: str
     live: int
     fleet: Fleet
-    refused: frozenset[ReplicaRef] = frozenset()
+    refused: Mapping[ReplicaRef, float] = field(default_factory=dict)
     known: Touch | None = None
+    n: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Grant:
     generation: str
     replica: ReplicaRef | None
     outcome: Outcome
-    why: Course
+    why: Action
     home: ReplicaRef | None = None
     term: int = HASH_TERM
     bound: bool = False
@@ -86,7 +89,8 @@ class Flush:
         live: every session with requests at this gateway, with their number: the whole list, not changes.
         touches: sessions that changed since the last report.
         refusals: reservations that their replica refused.
-        seen: version of the table's news that this gateway has.
+        seen: version of the table's updates that this gateway has.
+        in_flight: answers that this gateway waits for, per replica: the whole list.
     """
 
     gateway: str
@@ -97,6 +101,7 @@ class Flush:
     seen: int = 0
     proofs: tuple[str, ...] = ()
     crashes: tuple[CrashReport, ...] = ()
+    in_flight: Mapping[ReplicaRef, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,8 @@ class FlushReply:
         gap: news were lost; the gateway reports all its leases again and is corrected where needed.
         more: there is more news than fits.
         expired: bindings forgotten by age, per replica id, over all gateways; for their exporters.
+        others: answers that the other gateways wait for, per replica, as of their last reports.
+        suspected: requests and media that a replica died on, and the seconds for which they are refused.
     """
 
     generation: str
@@ -120,6 +127,8 @@ class FlushReply:
     proven: tuple[str, ...] = ()
     quarantined: tuple[str, ...] = ()
     expired: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[ReplicaRef, int] = field(default_factory=dict)
+    suspected: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +194,7 @@ class SessionPage:
 class Peek:
     key: str
     fleet: Fleet = field(default_factory=Fleet)
+    n: int = 1
 
 
 class SessionTablePort(Protocol):

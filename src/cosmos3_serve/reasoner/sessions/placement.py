@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
+from cosmos3_serve.reasoner.sessions.decide import Action, Choice
 
 
 class RoundRobin:
@@ -53,3 +54,11 @@ def rendezvous(key: str, eligible: Sequence[ReplicaRef]) -> ReplicaRef | None:
         return blake2b(f"{key}\0{ref.id}".encode(), digest_size=8).digest()
 
     return max(eligible, key=weight, default=None)
+
+
+def settled(choice: Choice, spills: RoundRobin, *, dry: bool) -> ReplicaRef | None:
+    """The replica of a choice that places nobody anew: the home, whose turn it is among the others, or none. `dry`
+    moves no cursor."""
+    if choice.action is Action.SPILL:
+        return spills.peek(choice.candidates) if dry else spills.next(choice.candidates)
+    return choice.candidates[0] if choice.candidates else None

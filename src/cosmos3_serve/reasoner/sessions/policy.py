@@ -1,25 +1,11 @@
-"""What becomes of a request whose session has a home: the one place where soft and hard differ.
-
-| the home is                   | soft                          | hard                              |
-|-------------------------------|-------------------------------|-----------------------------------|
-| ready                         | STAY                          | STAY                              |
-| saturated, or refused this one| SPILL (binding stays)         | BUSY (503, Retry-After)           |
-| dead, draining, starting      | PLACE (moves)                 | LOST (503, Retry-After)           |
-| restarted and ready           | FOLLOW (same id, cold caches) | FOLLOW                            |
-| gone from the fleet           | PLACE (moves)                 | PLACE (moves)                     |
-| none                          | PLACE (new)                   | PLACE (new)                       |
-
-The same in words: docs/contract.md 9.
-"""
+"""The rules of sessions: profiles, modes, outcomes, and the numbers that gateways and the table share."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
 from cosmos3_serve.errors import UsageError
-from cosmos3_serve.reasoner.fleet.replicas import Fleet, ReplicaRef, ReplicaState
 
 
 class Profile(StrEnum):
@@ -42,22 +28,13 @@ class Outcome(StrEnum):
     NONE = "none"
 
 
-class Course(StrEnum):
-    STAY = "stay"
-    FOLLOW = "follow"
-    PLACE = "place"
-    SPILL = "spill"
-    BUSY = "busy"
-    LOST = "lost"
-
-
 @dataclass(frozen=True, slots=True)
 class AffinityRules:
     """Numbers that every gateway and the table share.
 
     Args:
         ttl_s: idle seconds after the end of a session's last request until it is forgotten.
-        mode: soft or hard, see the module.
+        mode: soft or hard, see `decide`.
         max_sessions: bindings and reservations the table may hold.
         flush_interval_s: seconds between two reports of a gateway to the table; far below the TTL.
         gateway_timeout_s: seconds of silence after which a gateway's live requests no longer count.
@@ -90,18 +67,3 @@ class AffinityRules:
         batching touches never shortens a TTL.
         """
         return 2 * self.flush_interval_s
-
-
-def course(home: ReplicaRef | None, fleet: Fleet, *, mode: Mode, refused: Collection[ReplicaRef] = ()) -> Course:
-    """What to do with one request of a session that lives at `home`; the table of this module, as code."""
-    view = None if home is None else fleet.replicas.get(home.id)
-    if home is None or view is None:
-        return Course.PLACE
-    now_there = ReplicaRef(home.id, view.incarnation)
-    if now_there != home and view.state is ReplicaState.READY and now_there not in refused:
-        return Course.FOLLOW
-    if now_there == home and view.state in (ReplicaState.READY, ReplicaState.SATURATED):
-        if view.state is ReplicaState.READY and home not in refused:
-            return Course.STAY
-        return Course.SPILL if mode is Mode.SOFT else Course.BUSY
-    return Course.PLACE if mode is Mode.SOFT else Course.LOST

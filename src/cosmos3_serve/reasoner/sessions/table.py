@@ -11,11 +11,10 @@ do not count: a replica that joins an old fleet gets its turn like the others, n
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from cosmos3_serve.reasoner.fleet.replicas import Fleet, ReplicaRef
 from cosmos3_serve.reasoner.fleet.updates import Update, UpdateKind, UpdateLog
 from cosmos3_serve.reasoner.sessions.bindings import Bindings, Entry
+from cosmos3_serve.reasoner.sessions.decide import NO_REFUSALS, Action, Choice, Refusals, decide, takers
 from cosmos3_serve.reasoner.sessions.messages import (
     HASH_TERM,
     Acquire,
@@ -30,12 +29,13 @@ from cosmos3_serve.reasoner.sessions.messages import (
     TableStats,
     Touch,
 )
-from cosmos3_serve.reasoner.sessions.placement import RoundRobin, rendezvous
-from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Course, Outcome, course
+from cosmos3_serve.reasoner.sessions.placement import RoundRobin, rendezvous, settled
+from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Outcome
 from cosmos3_serve.reasoner.sessions.suspects import SuspectTracker
 
-NEWS_LIMIT = 500
+UPDATE_LIMIT = 500
 SWEEP_LIMIT = 500
+LOADS_KEPT = 10  # flush intervals: a report of a gateway's load that is older does not count
 
 
 class SessionTable:
@@ -73,7 +73,8 @@ class SessionTable:
             entry.pending = None
             self._bindings.settle(entry)  # before placing again: what was refused is no load
             entry = self._bindings.look(message.key, now)
-        grant = self._decide(message.key, entry, message.fleet, message.refused, now)
+        refused = {ref: now + left for ref, left in message.refused.items()}
+        grant = self._decide(message.key, entry, message.fleet, refused, now, message.n)
         if grant.replica is None:
             return grant
         if entry is None:
@@ -81,9 +82,9 @@ class SessionTable:
         if entry is None:
             self._overflow += 1
             # Without an entry, concurrent requests of the session agree by hash.
-            alone = rendezvous(message.key, message.fleet.ready(message.refused))
-            return Grant(self.generation, alone, Outcome.NONE, Course.PLACE)
-        if grant.why in (Course.PLACE, Course.FOLLOW):
+            alone = rendezvous(message.key, takers(message.fleet, refused, now, message.n))
+            return Grant(self.generation, alone, Outcome.NONE, Action.PLACE)
+        if grant.why in (Action.PLACE, Action.FOLLOW):
             entry.pending, entry.pending_term = grant.home, grant.term
         self._bindings.hold(entry, gateway, message.live, message.seq)
         self._bindings.settle(entry)
@@ -108,10 +109,11 @@ class SessionTable:
                 self._bindings.settle(entry)
         if in_order:
             gateway.flushed = message.seq
+            gateway.loads, gateway.loads_at = message.in_flight, now
             self._bindings.reconcile(gateway, dict(message.live), message.seq)
-        self._learn_media(message, now)
+        self._learn_suspects(message, now)
         self.sweep(now)
-        rows, version, gap = self._updates.since(message.seen, NEWS_LIMIT)
+        rows, version, gap = self._updates.since(message.seen, UPDATE_LIMIT)
         homes = {n.subject: n for n in rows if n.kind is UpdateKind.LEASE}
         return FlushReply(
             generation=self.generation,
@@ -123,6 +125,8 @@ class SessionTable:
             proven=tuple(n.subject for n in rows if n.kind is UpdateKind.PROVEN),
             quarantined=tuple(n.subject for n in rows if n.kind is UpdateKind.QUARANTINED),
             expired=dict(self._bindings.expired),
+            others=self._bindings.others(gateway, now, LOADS_KEPT * self.rules.flush_interval_s),
+            suspected=tuple((n.subject, n.at - now) for n in rows if n.kind is UpdateKind.SUSPECTED and n.at > now),
         )
 
     def adopt(self, touch: Touch, now: float) -> Entry | None:
@@ -150,7 +154,7 @@ class SessionTable:
     def peek(self, message: Peek, now: float) -> SessionView:
         """What `acquire` would do, without doing it."""
         entry = self._bindings.look(message.key, now)
-        would = self._decide(message.key, entry, message.fleet, frozenset(), now, dry=True)
+        would = self._decide(message.key, entry, message.fleet, NO_REFUSALS, now, message.n, dry=True)
         if entry is None:
             return SessionView(None, None, HASH_TERM, 0, 0.0, would)
         return SessionView(entry.home, entry.pending, entry.term, entry.live(), entry.idle_s(now), would)
@@ -176,53 +180,32 @@ class SessionTable:
     # ---- the decision -----------------------------------------------------------------------------------------------
 
     def _decide(
-        self,
-        key: str,
-        entry: Entry | None,
-        fleet: Fleet,
-        refused: frozenset[ReplicaRef],
-        now: float,
-        *,
-        dry: bool = False,
+        self, key: str, entry: Entry | None, fleet: Fleet, refused: Refusals, now: float, n: int, *, dry: bool = False
     ) -> Grant:
-        home = None if entry is None else entry.home
-        why = course(home, fleet, mode=self.rules.mode, refused=refused)
-        if entry is not None and entry.pending is not None and why in (Course.PLACE, Course.FOLLOW):
-            # Somebody's request is already on its way to a new home: everybody follows it.
-            on_its_way = course(entry.pending, fleet, mode=self.rules.mode, refused=refused)
-            if on_its_way in (Course.STAY, Course.SPILL, Course.BUSY):
-                outcome = Outcome.HIT if home is None else Outcome.MOVED
-                there = Grant(self.generation, None, outcome, on_its_way, entry.pending, entry.pending_term)
-                return self._at_home(there, fleet, refused, dry)
-        if why is Course.PLACE or entry is None or home is None:
-            return self._place(key, home, fleet.homes(refused), now, dry)
-        if why is Course.FOLLOW:
-            again = ReplicaRef(home.id, fleet.replicas[home.id].incarnation)
-            return Grant(self.generation, again, Outcome.MOVED, why, again, self._next_term(dry))
-        known = Grant(self.generation, None, Outcome.HIT, why, home, entry.term, bound=True, idle_s=entry.idle_s(now))
-        return self._at_home(known, fleet, refused, dry)
+        home, pending = (None, None) if entry is None else (entry.home, entry.pending)
+        choice = decide(home, pending, fleet, refused, now, n, mode=self.rules.mode)
+        if choice.action is Action.PLACE or entry is None:
+            return self._place(key, home, choice, now, dry)
+        if choice.action is Action.FOLLOW:
+            term = self._next_term(dry)
+            return Grant(self.generation, choice.home, choice.outcome, choice.action, choice.home, term)
+        replica = settled(choice, self._spill_turn, dry=dry)
+        if choice.reserved:
+            return Grant(self.generation, replica, choice.outcome, choice.action, choice.home, entry.pending_term)
+        return Grant(
+            self.generation, replica, choice.outcome, choice.action, choice.home, entry.term, True, entry.idle_s(now)
+        )
 
-    def _at_home(self, grant: Grant, fleet: Fleet, refused: frozenset[ReplicaRef], dry: bool) -> Grant:
-        """Fill in the replica of a session that has a place: that place, another for this request only, or none."""
-        if grant.why is Course.STAY:
-            return replace(grant, replica=grant.home)
-        if grant.why is Course.SPILL:
-            others = [ref for ref in fleet.ready(refused) if ref != grant.home]
-            other = self._spill_turn.peek(others) if dry else self._spill_turn.next(others)
-            return replace(grant, replica=other, outcome=Outcome.SPILLED)
-        return replace(grant, outcome=Outcome.NONE)
-
-    def _place(self, key: str, home: ReplicaRef | None, ready: list[ReplicaRef], now: float, dry: bool) -> Grant:
-        outcome = Outcome.NEW if home is None else Outcome.MOVED
+    def _place(self, key: str, home: ReplicaRef | None, choice: Choice, now: float, dry: bool) -> Grant:
         if now < self._recover_until:
-            chosen = rendezvous(key, ready)
+            chosen = rendezvous(key, choice.candidates)
             # What had a home was reported by a gateway, and its next home must win over that report.
             term = HASH_TERM if home is None else self._next_term(dry)
         else:
             load = self._bindings.load
-            chosen = self._turn.peek(ready, load) if dry else self._turn.next(ready, load)
+            chosen = (self._turn.peek if dry else self._turn.next)(choice.candidates, load)
             term = self._next_term(dry)
-        return Grant(self.generation, chosen, outcome, Course.PLACE, chosen, term)
+        return Grant(self.generation, chosen, choice.outcome, Action.PLACE, chosen, term)
 
     def _next_term(self, dry: bool) -> int:
         if dry:
@@ -246,12 +229,17 @@ class SessionTable:
         idle_s = max(0.0, now - news.at)
         return None if news.home is None else Touch(news.subject, news.home, news.term, idle_s)
 
-    def _learn_media(self, message: Flush, now: float) -> None:
-        for media in message.proofs:
-            if self._suspects.on_answered(media):
-                self._updates.append(Update(UpdateKind.PROVEN, media))
-        self._suspects.take_proofs(len(message.proofs))  # the news carry them; nobody else asks
+    def on_engine_ended(self, ref: ReplicaRef) -> None:
+        """The replica itself says that its engine died under it. Without such a word a death is the machine's."""
+        self._suspects.on_engine_ended(ref)
+
+    def _learn_suspects(self, message: Flush, now: float) -> None:
+        for item in message.proofs:
+            if self._suspects.on_answered(item):
+                self._updates.append(Update(UpdateKind.PROVEN, item))
+        self._suspects.take_proofs(len(message.proofs))  # the updates carry them; nobody else asks
         for report in message.crashes:
-            self._suspects.on_report(report, now)
-        for media in self._suspects.settle(now):
-            self._updates.append(Update(UpdateKind.QUARANTINED, media))
+            for item, until in self._suspects.on_report(report, now).items():
+                self._updates.append(Update(UpdateKind.SUSPECTED, item, at=until))
+        for item in self._suspects.settle(now):
+            self._updates.append(Update(UpdateKind.QUARANTINED, item))
