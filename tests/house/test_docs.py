@@ -154,7 +154,7 @@ def test_the_handbook_installs_both_engines_and_the_reasoner_with_extras_that_th
 def test_nothing_is_installed_by_a_name_that_no_package_index_has() -> None:
     """Until it is published: in pages, in what commands print, in container files and manifests."""
     places = [ROOT / name for name in ("src", "docs", "recipes", "workflows", "containers", "scripts", "benchmarks")]
-    files = [path for place in places for path in place.rglob("*") if path.suffix not in (".pyc", ".sha256")]
+    files = [path for place in places for path in place.rglob("*") if path.suffix not in (".pyc", ".sha256", ".png")]
     for path in [ROOT / "README.md", ROOT / "Makefile", *files]:
         if path.is_file():
             for line in text(path).splitlines():

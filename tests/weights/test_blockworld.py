@@ -37,12 +37,12 @@ def test_an_altered_file_is_refused_by_name(copy: Path, tmp_path: Path) -> None:
     assert refused.value.stable_code == "checkpoint_altered"
 
 
-def test_without_its_files_the_remedy_names_the_distribution(copy: Path, tmp_path: Path) -> None:
+def test_without_its_files_the_remedy_says_how_to_install_them(copy: Path, tmp_path: Path) -> None:
     shutil.rmtree(copy)
     with pytest.raises(CheckpointUnavailable) as refused:
         resolve_checkpoint("blockworld", tmp_path)
     assert refused.value.stable_code == "checkpoint_not_found"
-    assert "cosmos3-blockworld" in (refused.value.remedy or "")
+    assert "./models" in (refused.value.remedy or "")
 
 
 def test_a_copy_elsewhere_is_not_taken_at_its_word(copy: Path, tmp_path: Path) -> None:

@@ -34,20 +34,20 @@ def find_blockworld() -> Path:
         raise CheckpointUnavailable(
             "the block-world checkpoint is not installed",
             code="checkpoint_not_found",
-            remedy="pip install cosmos3-blockworld, run from a source tree, or use `tiny`",
+            remedy="run from the source tree, install from there with: pip install ./models, or use `tiny`",
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointUnavailable(
             f"the block-world checkpoint cannot be read ({type(error).__name__})",
             code="checkpoint_manifest",
-            remedy="install cosmos3-blockworld again, or restore models/blockworld",
+            remedy="restore models/blockworld from the source tree and install it again: pip install ./models",
         ) from None
     wrong = sorted({f.path for f in set(found) ^ set(expected)})
     if wrong or not expected:
         raise CheckpointUnavailable(
             f"{len(wrong)} files of the block-world checkpoint are not as published, first {(wrong or [MANIFEST])[0]}",
             code="checkpoint_altered",
-            remedy="install cosmos3-blockworld again, or restore models/blockworld",
+            remedy="restore models/blockworld from the source tree and install it again: pip install ./models",
         )
     return path
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from support.engine import generate, make_job
 
 from cosmos3_serve.blockworld import measure
 from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
 from cosmos3_serve.weights.checkpoint import resolve_checkpoint
-from support.engine import generate, make_job
 
 PROMPTS = {
     "cyan": "A large cyan cylinder in the centre at the back.",
