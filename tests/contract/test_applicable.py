@@ -91,6 +91,7 @@ REASONER: dict[str, tuple[Any, set[str]]] = {
     "store_bytes": (2**21, set()),
     "store_hours": (9.0, set()),
     "media_store": ("s3://b/q", set()),
+    "share_caches": (True, set()),
     "media_store_bytes": (2**21, LOCAL),
     "media_store_tenant_bytes": (2**21, LOCAL),
     "vllm_python": (Path("/python"), set()),
