@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -182,3 +184,31 @@ def test_a_full_disk_is_typed(journals: Journals, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module.files, "write_all", full)
     with pytest.raises(StorageFailure, match="No space left"):
         journals.create(run(), b"body")
+
+
+@pytest.mark.parametrize("call", ["mkdir", "open", "rename"])
+def test_a_full_disk_is_no_wrong_input_whatever_meets_it(
+    journals: Journals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: str
+) -> None:
+    kept = journals.create(run(), b"body")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def lock() -> None:
+        with journals.lock("k"):
+            raise AssertionError
+
+    steps: dict[str, list[Callable[[], object]]] = {
+        "mkdir": [Journals(tmp_path / "other").prepare, lambda: journals.create(run(output="s3://b/new/"), b"")],
+        "open": [lambda: kept.add_proof("a", {})],
+        "rename": [lambda: kept.move("s3://b/moved/"), lambda: journals.set_aside(kept)],
+    }
+    monkeypatch.setattr(Path, call, full)
+    if call == "open":
+        monkeypatch.setattr(os, "open", full)
+        steps[call].append(lock)
+    for step in steps[call]:
+        with pytest.raises(StorageFailure, match="No space left") as caught:
+            step()
+        assert caught.value.stable_code == "journal_unusable"

@@ -20,6 +20,7 @@ from cosmos3_serve.client.journal import Journals
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import (
     Conflict,
+    ContractViolation,
     Cosmos3Error,
     Cosmos3RayServeError,
     ExitCode,
@@ -254,6 +255,23 @@ def test_a_complete_publication_is_verified_and_returned_without_a_journal(
     with pytest.raises(IntegrityError) as damaged:
         resumed(options)
     assert damaged.value.stable_code == "publication_damaged"
+
+
+@pytest.mark.parametrize(("method", "end"), [("POST", "/v1/batches"), ("GET", "/response")])
+def test_a_gateways_page_in_place_of_the_response_is_not_the_last_word(
+    server: LedgerServer, options: dict[str, Any], method: str, end: str
+) -> None:
+    """It came with status 200 and was kept as the run's response; the service has the true one."""
+
+    def page(asked: str, target: str, nth: int) -> Fault | None:
+        return Fault.ERROR_200 if asked == method and target.endswith(end) and not nth else None
+
+    with FlakyProxy(server.endpoint, page) as proxy:
+        with pytest.raises(ContractViolation):
+            submit_batch(**options | {"endpoint": proxy.url})
+        manifest = resumed(options)
+    assert manifest["status"] == "completed"
+    assert list(server.generated.values()) == [1, 1]
 
 
 def test_nothing_to_resume_says_so(server: LedgerServer, options: dict[str, Any]) -> None:

@@ -149,7 +149,7 @@ async def test_an_object_replaced_while_read_is_never_mixed(bucket: Bucket) -> N
     assert caught.value.stable_code == "object_changed"
 
 
-@pytest.mark.parametrize("fault", [Fault.ERROR_500, Fault.ERROR_503, Fault.SLOW_DOWN, Fault.REFUSE])
+@pytest.mark.parametrize("fault", [Fault.ERROR_500, Fault.ERROR_503, Fault.SLOW_DOWN, Fault.REFUSE, Fault.CONFLICT])
 async def test_endless_faults_end_after_the_allowed_tries(bucket: Bucket, fault: Fault) -> None:
     with FlakyProxy(bucket.s3.endpoint, lambda *_: fault) as proxy:
         store = bucket.store(endpoint=proxy.url)
@@ -159,6 +159,26 @@ async def test_endless_faults_end_after_the_allowed_tries(bucket: Bucket, fault:
                 await call
             assert caught.value.retryable and caught.value.stable_code == "storage_unavailable"
             assert len(proxy.seen) - before == FAST.attempts
+
+
+@pytest.mark.parametrize("times", [1, 100])
+async def test_an_error_document_with_status_200_is_no_object(bucket: Bucket, times: int) -> None:
+    await bucket.store().put_bytes("k", b"mine")
+    plan = lambda method, target, nth: Fault.ERROR_200 if nth < times else None  # noqa: E731
+    for call in ("stream", "bytes"):
+        with FlakyProxy(bucket.s3.endpoint, plan) as proxy:
+            store = bucket.store(endpoint=proxy.url)
+            reading = read(store, "k") if call == "stream" else store.get_bytes("k", max_bytes=1000)
+            if times == 1:
+                found = await reading
+                assert (found if isinstance(found, bytes) else found and found[1]) == b"mine"
+                continue
+            with pytest.raises(StorageFailure, match=r"200 with an error .InternalError.") as caught:
+                await reading
+            assert caught.value.retryable and len(proxy.seen) == FAST.attempts
+    stored = b"<Error>an object of ours</Error>"
+    await bucket.store().put_bytes("e", stored)
+    assert await read(bucket.store(), "e") == stored
 
 
 async def test_what_is_missing_or_denied_is_asked_once(bucket: Bucket) -> None:

@@ -38,6 +38,14 @@ class Fault(StrEnum):
     CUT = "cut"  # answer closed in the middle of its body (lost_reply where it has none)
     DELAY = "delay"  # answered `delay_s` late
     STALL = "stall"  # head and half of the body sent, then silence for `stall_s`
+    PRECONDITION = "412"  # nothing reached the server, and no such key need be there
+    LAST_BYTE = "last_byte"  # reset before the last byte of the body (lost_reply where it has none)
+    ERROR_200 = "200"  # success by its status, an error by its body; nothing reached the server
+    SLOW = "slow"  # the body in small pieces, with pauses
+    EXPIRED = "expired"  # credentials that were valid before
+    SKEWED = "skewed"  # the clock of the caller is wrong
+    ALTERED = "altered"  # passed on with another last byte of its body
+    CARRIED_OUT = "carried_out"  # passed on and carried out; `carried_out()` is called before the answer goes back
 
 
 Plan = Callable[[str, str, int], Fault | None]
@@ -78,7 +86,9 @@ class FlakyProxy:
         stall_s: float = 5.0,
         answer: Callable[[str, dict[str, str]], bytes | None] = lambda method, fields: None,
         strip: str = "",
+        carried_out: Callable[[], None] = lambda: None,
     ) -> None:
+        self._carried_out = carried_out
         parts = urlsplit(upstream)
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
         self._plan, self._delay_s, self._stall_s = plan, delay_s, stall_s
@@ -121,6 +131,15 @@ class FlakyProxy:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
+
+    def hang_up(self) -> None:
+        """Close every connection that is open, as the death of the server would."""
+
+        def cut() -> None:
+            for task in self._open:
+                task.cancel()
+
+        self._loop.call_soon_threadsafe(cut)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -170,7 +189,9 @@ class FlakyProxy:
             dropped = ("connection:", "expect:", *([f"{self._strip}:"] if self._strip else []))
             kept = [line for line in lines if line and not line.lower().startswith(dropped)]
             up_writer.write("\r\n".join([*kept, "Connection: close", "", ""]).encode("latin-1"))
-            await _copy(reader, up_writer, length)
+            await _copy(reader, up_writer, length - 1 if fault is Fault.ALTERED else length)
+            if fault is Fault.ALTERED and length:
+                up_writer.write(bytes([(await reader.readexactly(1))[0] ^ 1]))
             await self._answer(up_reader, writer, fault)
         finally:
             up_writer.close()
@@ -180,7 +201,9 @@ class FlakyProxy:
         lines = head.decode("latin-1").split("\r\n")
         kept = [line for line in lines if line and not line.lower().startswith("connection:")]
         sizes = [int(line.partition(":")[2]) for line in kept if line.lower().startswith("content-length:")]
-        if fault is Fault.LOST_REPLY or (fault is Fault.CUT and not (sizes and sizes[0] > 1)):
+        if fault is Fault.CARRIED_OUT:
+            self._carried_out()
+        if fault is Fault.LOST_REPLY or (fault in (Fault.CUT, Fault.LAST_BYTE) and not (sizes and sizes[0] > 1)):
             await source.read()
             return
         sink.write("\r\n".join([*kept, "Connection: close", "", ""]).encode("latin-1"))
@@ -189,9 +212,18 @@ class FlakyProxy:
             if fault is Fault.STALL:
                 await asyncio.sleep(self._stall_s)
             return
-        while data := await source.read(65536):  # to the end: `Connection: close` upstream
+        if fault is Fault.LAST_BYTE:
+            await _copy(source, sink, sizes[0] - 1)
+            await asyncio.sleep(0.005)  # a reset overtakes bytes that are still on their way
+            sink.transport.abort()
+            return
+        pause_s = self._delay_s / 8 if fault is Fault.SLOW else 0.0
+        piece = 65536 if not pause_s else max(512, (sizes[0] if sizes else 0) // 8)
+        while data := await source.read(piece):  # to the end: `Connection: close` upstream
             sink.write(data)
             await sink.drain()
+            if pause_s:
+                await asyncio.sleep(pause_s)
 
 
 async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter, length: int) -> None:
@@ -221,5 +253,9 @@ _ANSWERS = {
     Fault.CONFLICT: canned("409 Conflict", "<Error><Code>ConditionalRequestConflict</Code></Error>"),
     Fault.DENIED: canned("403 Forbidden", "<Error><Code>AccessDenied</Code></Error>"),
     Fault.NOT_FOUND: canned("404 Not Found", "<Error><Code>NoSuchKey</Code></Error>"),
+    Fault.PRECONDITION: canned("412 Precondition Failed", "<Error><Code>PreconditionFailed</Code></Error>"),
+    Fault.ERROR_200: canned("200 OK", "<Error><Code>InternalError</Code></Error>"),
+    Fault.EXPIRED: canned("400 Bad Request", "<Error><Code>ExpiredToken</Code></Error>"),
+    Fault.SKEWED: canned("403 Forbidden", "<Error><Code>RequestTimeTooSkewed</Code></Error>"),
     Fault.SLOW_DOWN: canned("503 Slow Down", "<Error><Code>SlowDown</Code></Error>"),
 }

@@ -14,6 +14,7 @@ Everything is on disk before the POST. Blocking; call from a thread.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -80,6 +81,22 @@ def key_of(output_path: str) -> str:
     return hashlib.sha256(place.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
+@contextmanager
+def _faults_of_disk() -> Iterator[None]:
+    """
+    Raises:
+        StorageFailure: code `journal_unusable`: a full or failing disk is no fault of the input.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailure(
+            f"cannot write the journal: {files.reason(error)}",
+            remedy="make room, or name another folder with --journal-dir",
+            code="journal_unusable",
+        ) from None
+
+
 class Journal:
     """One run on disk."""
 
@@ -112,11 +129,13 @@ class Journal:
         _write(self.directory / "response.json", data)
         self.save(state="ended", ended_at=time.time(), failure=None)
 
+    @_faults_of_disk()
     def drop_response(self) -> None:
         """Forget the outcome before the service is asked to run what may be run again."""
         self.save(state="submitted", ended_at=None, failure=None)
         (self.directory / "response.json").unlink(missing_ok=True)
 
+    @_faults_of_disk()
     def adopt_response(self, data: bytes) -> None:
         """Carry on with the response that another client of this batch is publishing; proofs of other bytes go."""
         (self.directory / "proofs.jsonl").unlink(missing_ok=True)
@@ -133,6 +152,7 @@ class Journal:
                     found[proof["path"]] = proof["media"]
         return found
 
+    @_faults_of_disk()
     def add_proof(self, path: str, media: dict[str, Any]) -> None:
         line = json.dumps({"path": path, "media": media})
         with (self.directory / "proofs.jsonl").open("a", encoding="utf-8") as out:
@@ -141,6 +161,7 @@ class Journal:
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    @_faults_of_disk()
     def move(self, output_path: str) -> None:
         """Continue the run at another place; the caller holds the locks of both.
 
@@ -174,6 +195,9 @@ class Journals:
             for folder in (self._runs, self._aside, self._locks):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                with _faults_of_disk():
+                    raise
             raise UsageError(
                 f"the journal folder cannot be used: {error.strerror}",
                 remedy="name a writable folder with --journal-dir",
@@ -189,7 +213,8 @@ class Journals:
         """
         path = self._locks / f"{key}.lock"
         while True:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with _faults_of_disk():
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -238,6 +263,7 @@ class Journals:
                     found.append(journal)
         return max(found, key=lambda journal: journal.run.created_at, default=None)
 
+    @_faults_of_disk()
     def create(self, run: Run, request: bytes) -> Journal:
         """Put a new run on disk, whole or not at all."""
         final = self._runs / key_of(run.output_path)
@@ -251,6 +277,7 @@ class Journals:
         journal.directory = final
         return journal
 
+    @_faults_of_disk()
     def set_aside(self, journal: Journal) -> Path:
         """Make room for a new run and keep the record of this one, without its spool."""
         target = self._aside / f"{journal.directory.name}-{journal.run.request_id}-{uuid.uuid4().hex[:8]}"
@@ -305,14 +332,15 @@ def _load(directory: Path) -> Journal | None:
 
 def _write(path: Path, data: bytes) -> None:
     part = files.part_of(path)
-    try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with _faults_of_disk():
         try:
-            files.write_all(handle, data)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        files.publish(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise StorageFailure(f"cannot write the journal: {error.strerror}", code="journal_unusable") from None
+            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                files.write_all(handle, data)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            files.publish(part, path)
+        except OSError:
+            files.discard(part)
+            raise

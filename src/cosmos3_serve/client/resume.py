@@ -22,7 +22,7 @@ from cosmos3_serve.contract.batch import BatchRequest, body_sha256
 from cosmos3_serve.contract.jsontext import decode_json
 from cosmos3_serve.contract.prepare import prepare_request
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
-from cosmos3_serve.errors import Conflict, Cosmos3Error, InputError, NotFound, Refusal, UsageError
+from cosmos3_serve.errors import Conflict, ContractViolation, Cosmos3Error, InputError, NotFound, Refusal, UsageError
 from cosmos3_serve.publication.layout import REQUEST
 from cosmos3_serve.publication.verify import read_bytes, read_json, verified_manifest
 from cosmos3_serve.storage.files import in_thread
@@ -201,10 +201,14 @@ async def _catch_up(submission: Submission, service: Service, journal: Journal) 
     """Decide whether the kept response stands, and fetch the response of a batch that the service already runs."""
     failure = journal.run.failure or {}
     rerun = failure.get("code") == SAMPLES_FAILED and failure.get("retryable", False)
+    # Perhaps no answer of the service at all, but the page of a gateway: the service has the true one.
+    doubtful = failure.get("code") == ContractViolation.code
     kept = (journal.directory / "response.json").exists()
-    if kept and not (rerun and not journal.run.allow_partial):
+    if kept and not doubtful and not (rerun and not journal.run.allow_partial):
         return
     ledger, view = await follow.probe(service, journal.run.request_id)
+    if not ledger and kept:
+        return
     if not ledger:
         raise Refusal(
             "the service keeps no batches (it has no GET /v1/batches/{id}), so this run cannot be continued there",

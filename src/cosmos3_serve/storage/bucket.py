@@ -30,7 +30,7 @@ from cosmos3_serve.errors import (
 from cosmos3_serve.retry import STORAGE, Attempts, RetryPolicy
 from cosmos3_serve.storage import files
 from cosmos3_serve.storage.credentials import S3Access
-from cosmos3_serve.storage.faults import raise_translated, translate
+from cosmos3_serve.storage.faults import raise_translated, refuse_error_body, translate
 from cosmos3_serve.storage.multipart import PART_BYTES, Multipart
 from cosmos3_serve.storage.pace import Pace, TimeLimits
 from cosmos3_serve.storage.retry import after, retrying, within
@@ -110,6 +110,8 @@ class BucketStore(ObjectStore):
                 elif size != end:
                     raise StorageFailure("the object was replaced while it was read", code="object_changed")
                 async for chunk in result.stream(min_chunk_size=chunk_size):
+                    if position == start:
+                        refuse_error_body(etag, bytes(chunk[:4096]))
                     position += len(chunk)
                     since_failure += len(chunk)
                     if position > end:
@@ -120,6 +122,8 @@ class BucketStore(ObjectStore):
                 failure = StorageFailure("the object's body ended early", code="storage_unavailable")
             except Cosmos3Error as error:
                 failure = error
+                if position == start:
+                    end, etag = -1, None
             except Exception as error:
                 failure = translate(error, "read the object")
             if since_failure >= CHUNK_BYTES:
@@ -144,6 +148,7 @@ class BucketStore(ObjectStore):
                 meta = result.meta
                 _check_size(meta["size"], 0, max_bytes)
                 data = bytes(await result.bytes_async())
+                refuse_error_body(meta["e_tag"], data)
             except Cosmos3Error:
                 raise
             except Exception as error:

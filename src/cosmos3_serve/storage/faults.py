@@ -12,6 +12,7 @@ from cosmos3_serve.retry import PASSING_READ_STATUSES, PASSING_S3_CODES
 from cosmos3_serve.storage.store import no_conditional_put
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_ERROR_DOCUMENT = re.compile(rb"\s*(<\?xml[^>]*>\s*)?<Error>")
 _S3_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
 _REGION = re.compile(r"(?:expecting &#39;|expecting '|<Region>)([a-z0-9-]{2,40})")
 
@@ -46,8 +47,14 @@ def translate(error: Exception, action: str, *, conditional: bool = False) -> Co
                 remedy="check the bucket's name, and that the endpoint and region are the bucket's",
             )
         return NotFound(f"cannot {action}: there is no such object", code="object_not_found")
-    if isinstance(error, exceptions.AlreadyExistsError):
+    if isinstance(error, exceptions.AlreadyExistsError) and conditional:
         return Conflict(f"cannot {action}: the object exists already", code="object_exists")
+    if isinstance(error, exceptions.AlreadyExistsError):
+        # 409 to a request without a condition: S3's OperationAborted, and ConditionalRequestConflict while another
+        # write of the key is under way.
+        return StorageFailure(
+            f"cannot {action}: another operation on the object was in progress{shown}", code="storage_unavailable"
+        )
     if isinstance(error, exceptions.PreconditionError):
         return StorageFailure(f"cannot {action}: the object was replaced meanwhile", code="object_changed")
     if isinstance(error, exceptions.UnauthenticatedError) or status == 401:
@@ -111,6 +118,18 @@ def _diagnosed(text: str, action: str, status: int, s3_code: str) -> StorageFail
             remedy="publish to a bucket without default retention, and lock the finished publication there",
         )
     return None
+
+
+def refuse_error_body(etag: str | None, data: bytes) -> None:
+    """An answer 200 whose body is S3's error document, as some gateways give; every object has an entity tag.
+
+    Raises:
+        StorageFailure: code `storage_unavailable`.
+    """
+    if etag is None and _ERROR_DOCUMENT.match(data):
+        code = _S3_CODE.search(data[:4096].decode("utf-8", "replace"))
+        shown = f" ({code.group(1)})" if code else ""
+        raise StorageFailure(f"object storage answered 200 with an error{shown}", code="storage_unavailable")
 
 
 def raise_translated(error: Exception, action: str) -> NoReturn:
