@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["cosmos3_serve.client.submit", "cosmos3_serve.storage.bucket"])
+CONTEXT.set_forkserver_preload(["cosmos3_serve.client.submit", "cosmos3_serve.storage.bucket", "PIL.Image", "av"])
 
 
 def start(options: dict[str, Any], environ: dict[str, str], result: Path) -> ForkServerProcess:
