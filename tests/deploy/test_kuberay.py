@@ -101,6 +101,20 @@ def test_the_volumes_of_the_generator() -> None:
     assert "/outputs" not in {m["mountPath"] for m in worker("reasoner")["volumeMounts"]}
 
 
+def test_the_reasoners_media_are_on_the_pods_own_disk() -> None:
+    for template in templates("reasoner"):
+        container = template["spec"]["containers"][0]
+        values = {v["name"]: v.get("value") for v in container["env"]}
+        settings = ReasonerSettings.load(
+            {}, {k: v for k, v in values.items() if v and k.startswith("COSMOS3_REASONER")}
+        )
+        mounts = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
+        volumes = {v["name"]: v for v in template["spec"]["volumes"]}
+        assert volumes[mounts[str(settings.store_dir)]] == {"name": "media", "emptyDir": {"sizeLimit": "48Gi"}}
+        assert 2 * settings.store_bytes < 48 * 2**30, "media and uploads"
+    assert "media" not in {m["name"] for m in worker("generator")["volumeMounts"]}
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_cache_variables_are_the_services_own(service: str) -> None:
     values = {v["name"]: v.get("value") for v in worker(service)["env"]}

@@ -60,3 +60,13 @@ async def test_what_is_no_form_with_one_file_is_refused(data: bytes) -> None:
 def test_another_type_is_refused(kind: bytes) -> None:
     with pytest.raises(UnsupportedMediaType):
         FormReader(kind)
+
+
+async def test_fields_after_the_file_have_their_own_bound_whatever_the_files_size() -> None:
+    late = [(f'name="f{n}"', b"x" * 60_000) for n in range(20)]
+    file = ('name="file"; filename="a"', b"y" * 3_000_000)
+    reader, found = await read(form(file, *late[:10]), 65_536)
+    assert (len(found), len(reader.form.fields)) == (3_000_000, 10)
+    for size in (1000, 65_536, 10_000_000):
+        with pytest.raises(InvalidRequest, match="beside the file hold more than"):
+            await read(form(file, *late), size)

@@ -229,6 +229,59 @@ async def test_bad_uploads_are_refused_and_leave_nothing(
         assert (await http.get("/v1/files")).json()["data"] == []
 
 
+async def test_files_are_listed_by_purpose_and_order_and_expire_when_asked(tmp_path: Path) -> None:
+    import openai
+
+    async with world(tmp_path, replicas=1) as here, here.client() as http:
+        client = openai.AsyncOpenAI(base_url=f"{here.url}/v1", api_key=TOKEN, max_retries=0)
+        made = [
+            await client.files.create(file=("a.mp4", video()), purpose=purpose)
+            for purpose in ("vision", "batch", "vision")
+        ]
+        ids = [file.id for file in made]
+        assert [f.id async for f in client.files.list(order="asc", limit=1)] == ids
+        assert [f.id async for f in client.files.list(order="desc", limit=2)] == ids[::-1]
+        assert [f.id async for f in client.files.list(purpose="batch")] == [ids[1]]
+        assert [f.id async for f in client.files.list(purpose="vision", order="asc")] == [ids[0], ids[2]]
+        soon = await client.files.create(
+            file=("b.mp4", video()), purpose="vision", expires_after={"anchor": "created_at", "seconds": 3600}
+        )
+        assert soon.expires_at is not None and soon.expires_at - soon.created_at == 3600
+        late = await http.post(
+            "/v1/files",
+            files=[
+                ("file", ("c.mp4", video(), "video/mp4")),
+                ("purpose", (None, "user_data")),
+                ("expires_after[seconds]", (None, "7200")),
+            ],
+        )
+        told = late.json()
+        assert (told["purpose"], told["expires_at"] - told["created_at"]) == ("user_data", 7200)
+        assert (await http.get("/v1/files", params={"order": "newest"})).json()["error"]["param"] == "order"
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("expires_after[seconds]", "60"),
+        ("expires_after[seconds]", "2592000"),
+        ("expires_after[seconds]", "soon"),
+        ("expires_after[anchor]", "last_used_at"),
+        ("purpose", "world-domination"),
+        ("expires_at", "1"),
+    ],
+)
+async def test_a_field_that_cannot_be_kept_is_named_wherever_it_stands(
+    tmp_path: Path, name: str, value: str, late: bool
+) -> None:
+    fields: list[Any] = [("file", ("c.mp4", video(), "video/mp4")), (name, (None, value))]
+    async with world(tmp_path, replicas=1) as here, here.client() as http:
+        told = await http.post("/v1/files", files=fields if late else fields[::-1])
+        assert (told.status_code, told.json()["error"]["param"]) == (400, name)
+        assert (await http.get("/v1/files")).json()["data"] == []
+
+
 async def test_an_upload_past_the_limit_is_refused_with_the_number(tmp_path: Path) -> None:
     async with world(tmp_path, replicas=1, max_media_bytes=100_000) as here, here.client() as http:
         told = await http.post("/v1/files", files={"file": ("x.mp4", b"x" * 200_000, "video/mp4")})

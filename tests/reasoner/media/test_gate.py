@@ -64,6 +64,10 @@ async def gate(
         await found.close()
 
 
+def vision() -> tuple[str, float | None]:
+    return "vision", None
+
+
 def data_url(data: bytes, mime: str = "video/mp4") -> str:
     return f"data:{mime};base64,{base64.b64encode(data).decode()}"
 
@@ -270,7 +274,7 @@ async def stream(data: bytes) -> AsyncIterator[bytes]:
 async def test_upload_once_and_ask_by_id(tmp_path: Path) -> None:
     clip = clips.clip()
     async with gate(tmp_path) as found:
-        record = await found.upload(stream(clip), "t", filename="a.mp4", purpose="vision")
+        record = await found.upload(stream(clip), "t", filename="a.mp4", terms=vision)
         assert (record.bytes, record.media.frames) == (len(clip), 24)
         with await found.admit(parts(f"file-id:{record.id}"), "t") as items:
             by_id = items[0].uuid
@@ -281,7 +285,7 @@ async def test_upload_once_and_ask_by_id(tmp_path: Path) -> None:
         with pytest.raises(Cosmos3Error) as caught:
             await found.admit(parts(f"file-id:{record.id}"), "other tenant")
         assert caught.value.status == 404
-        picture = await found.upload(stream(clips.picture()), "t", filename="a.png", purpose="vision")
+        picture = await found.upload(stream(clips.picture()), "t", filename="a.png", terms=vision)
         assert picture.media.kind == "image"
         assert (await refusal(found, f"file-id:{picture.id}")).stable_code == "media_type_mismatch"
         for data, code in (
@@ -290,7 +294,7 @@ async def test_upload_once_and_ask_by_id(tmp_path: Path) -> None:
             (clips.clip(frames=1), "media_too_few_frames"),
         ):
             with pytest.raises(Cosmos3Error) as caught:
-                await found.upload(stream(data), "t", filename="x", purpose="vision")
+                await found.upload(stream(data), "t", filename="x", terms=vision)
             assert caught.value.stable_code == code
             assert caught.value.errors[0].field == "file"
         assert len(await found.uploads.list("t")) == 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cosmos3_serve.errors import NotReady, StorageFailure
+from cosmos3_serve.errors import NotReady, StartRefused, StorageFailure
 from cosmos3_serve.reasoner.media import blobs
 from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.reasoner.media.store import MediaStore
@@ -258,3 +259,38 @@ def test_names_are_hashes_only(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="announced"):
             writer.commit(sha(b"other"))
     assert on_disk(tmp_path) == {}
+
+
+# ---- the file system -------------------------------------------------------------------------------------------------
+
+
+def refused_disk(root: Path, needed: int = 1) -> str:
+    with pytest.raises(StartRefused) as refused:
+        blobs.check_disk(root, needed)
+    assert refused.value.stable_code == "store_unusable" and "emptyDir" in refused.value.remedy
+    return refused.value.detail
+
+
+def test_a_local_disk_will_do_and_nothing_is_left_on_it(tmp_path: Path) -> None:
+    blobs.check_disk(tmp_path / "new" / "store", 1000)
+    assert list((tmp_path / "new" / "store").iterdir()) == []
+
+
+def test_a_network_file_system_without_such_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fcntl.flock
+
+    def as_over_nfs(handle: int, operation: int) -> None:
+        if operation & fcntl.LOCK_EX and fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        real(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", as_over_nfs)
+    assert "cannot be locked" in refused_disk(tmp_path)
+    monkeypatch.setattr(fcntl, "flock", lambda handle, operation: None)
+    assert "two processes got the same lock" in refused_disk(tmp_path)
+
+
+def test_a_full_disk_and_a_file_in_the_way_are_refused(tmp_path: Path) -> None:
+    assert str(2**70) in refused_disk(tmp_path, 2**70)
+    (tmp_path / "file").write_bytes(b"")
+    refused_disk(tmp_path / "file")

@@ -39,6 +39,7 @@ from cosmos3_serve.deploy.trust import trust_env, trust_mounts, trust_volumes
 USER = 1000
 GPU = "nvidia.com/gpu"
 TOKENS = "/run/cosmos3-token"
+MEDIA = "/var/lib/cosmos3-media"
 # The port that KubeRay's operator makes the service's own Service for.
 SERVE = "serve"
 INSTANCE, ROLE = "cosmos3-serve/instance", "cosmos3-serve/role"
@@ -160,6 +161,9 @@ def _env(service: Service, values: KuberayValues) -> list[EnvVar]:
         # Ray starts its workers at nice 15; here they are the service.
         "RAY_worker_niceness": "0",
     }
+    if service == "reasoner":
+        # On the pod's own disk: the claim is a network file system, where the store's locks do not work.
+        fixed["COSMOS3_REASONER_STORE_DIR"] = MEDIA
     secret = [secret_env("HF_TOKEN", values.secrets.hub, "HF_TOKEN", optional=True)]
     return (
         env(**{**fixed, **values.worker.env})
@@ -194,7 +198,9 @@ def _mounts(service: Service, values: KuberayValues) -> list[Mount]:
         Mount(name="shm", mount_path="/dev/shm"),
     ]
     found += trust_mounts(values.ca_bundle)
-    return [Mount(name="outputs", mount_path=OUTPUTS), *found] if service == "generator" else found
+    if service == "generator":
+        return [Mount(name="outputs", mount_path=OUTPUTS), *found]
+    return [Mount(name="media", mount_path=MEDIA), *found]
 
 
 def _volumes(service: Service, values: KuberayValues, shm: str) -> list[Volume]:
@@ -204,7 +210,9 @@ def _volumes(service: Service, values: KuberayValues, shm: str) -> list[Volume]:
         Volume(name="shm", empty_dir=EmptyDir(medium="Memory", size_limit=shm)),
         *trust_volumes(values.ca_bundle),
     ]
-    return [claim("outputs", values.outputs.claim), *found] if service == "generator" else found
+    if service == "generator":
+        return [claim("outputs", values.outputs.claim), *found]
+    return [Volume(name="media", empty_dir=EmptyDir(size_limit=values.media)), *found]
 
 
 def _agent_probe(*, failures: int) -> Probe:

@@ -203,6 +203,7 @@ class KuberayValues(Values):
     images: Images = Images()
     cache: Cache = Cache()
     outputs: Outputs = Outputs()
+    media: Quantity = value("48Gi", "Disk of a reasoner pod for its media: above twice settings.store_bytes.")
     secrets: Secrets = Secrets()
     storage: Storage = Storage()
     service_account: Account = Account()

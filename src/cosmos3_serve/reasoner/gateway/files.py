@@ -12,13 +12,16 @@ from starlette.types import Receive, Scope, Send
 from cosmos3_serve.errors import FieldError, InvalidRequest
 from cosmos3_serve.reasoner.gateway.body import chunks
 from cosmos3_serve.reasoner.gateway.front import Front
-from cosmos3_serve.reasoner.gateway.multipart import Form, FormReader
+from cosmos3_serve.reasoner.gateway.multipart import MAX_FORM_BYTES, Form, FormReader
 from cosmos3_serve.reasoner.media.blobs import Blob
 from cosmos3_serve.service.auth import tenant_of
 
 PURPOSES = frozenset({"vision", "user_data", "assistants", "batch", "fine-tune", "evals"})
 DEFAULT_PURPOSE = "vision"
-FORM_BYTES = 1024 * 1024  # around the file: boundaries, headers, short fields
+ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+FIELDS = frozenset({"purpose", ANCHOR, SECONDS})
+MIN_EXPIRY_S = 3600  # as OpenAI's
+SPARE_BYTES = 1024 * 1024  # so that a form that is too large is named before the body is
 MAX_PAGE = 1000
 
 
@@ -28,23 +31,32 @@ def file_routes(front: Front) -> list[Route]:
     async def create(request: Request) -> Response:
         front.check_open()
         reader = FormReader(request.headers.get("content-type", "").encode("latin-1"))
-        limit = front.limits.max_media_bytes + FORM_BYTES
+        limit = front.limits.max_media_bytes + MAX_FORM_BYTES + SPARE_BYTES
         file = reader.file(chunks(request.scope, request.receive, limit))
-        first = await anext(file, b"")  # from here on the name is known, and the purpose where it stands before
-        purpose = _purpose(reader.form)
-        tenant = tenant_of(request.scope)
-        name = reader.form.filename
-        record = await front.gate.upload(_chained(first, file), tenant, filename=name, purpose=purpose)
-        if _late_purpose(reader.form, purpose):
-            await uploads.delete(tenant, record.id)
-            raise _wrong_purpose("purpose must stand before the file")
+        first = await anext(file, b"")  # from here on the name is known, and the fields that stand before the file
+
+        def terms() -> tuple[str, float | None]:
+            return _terms(reader.form, uploads.max_age_s)
+
+        terms()  # a bad field that came first is refused before the file is read
+        record = await front.gate.upload(
+            _chained(first, file), tenant_of(request.scope), filename=reader.form.filename, terms=terms
+        )
         return JSONResponse(record.as_object())
 
     async def listing(request: Request) -> Response:
-        limit = _number(request.query_params.get("limit", "100"), "limit", MAX_PAGE)
-        after = request.query_params.get("after", "")
-        tenant = tenant_of(request.scope)
-        found = await uploads.list(tenant, limit=limit + 1, after=after)
+        query = request.query_params
+        limit = _number(query.get("limit", "100"), "limit", 1, MAX_PAGE)
+        order = query.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise _bad("order", "order must be asc or desc")
+        found = await uploads.list(
+            tenant_of(request.scope),
+            limit=limit + 1,
+            after=query.get("after", ""),
+            purpose=query.get("purpose", ""),
+            oldest_first=order == "asc",
+        )
         page = [record.as_object() for record in found[:limit]]
         ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
         return JSONResponse({"object": "list", "data": page, **ends, "has_more": len(found) > limit})
@@ -77,30 +89,33 @@ async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[by
         yield piece
 
 
-def _purpose(form: Form) -> str:
-    """
+def _terms(form: Form, max_age_s: float) -> tuple[str, float | None]:
+    """Purpose, and seconds until the file expires, of what has come of the form.
+
     Raises:
-        InvalidRequest: one that OpenAI does not know either.
+        InvalidRequest: a value out of its range, or a field that does nothing here.
     """
-    purpose = form.fields.get("purpose", DEFAULT_PURPOSE)
+    fields = form.fields
+    for name in fields.keys() - FIELDS:
+        raise _bad(name[:100], f"there is no field {name[:100]!a}; there are {', '.join(sorted(FIELDS))} and file")
+    purpose = fields.get("purpose", DEFAULT_PURPOSE)
     if purpose not in PURPOSES:
-        raise _wrong_purpose(f"purpose must be one of {', '.join(sorted(PURPOSES))}")
-    return purpose
+        raise _bad("purpose", f"purpose must be one of {', '.join(sorted(PURPOSES))}")
+    if fields.get(ANCHOR, "created_at") != "created_at":
+        raise _bad(ANCHOR, f"{ANCHOR} must be created_at")
+    if SECONDS not in fields:
+        return purpose, None
+    return purpose, float(_number(fields[SECONDS], SECONDS, MIN_EXPIRY_S, int(max_age_s)))
 
 
-def _late_purpose(form: Form, used: str) -> bool:
-    return form.fields.get("purpose", used) != used
-
-
-def _wrong_purpose(message: str) -> InvalidRequest:
-    return InvalidRequest(message, errors=(FieldError("purpose", message),))
-
-
-def _number(text: str, name: str, most: int) -> int:
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= most:
+def _number(text: str, name: str, least: int, most: int) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most:
         return int(text)
-    message = f"{name} must be a whole number from 1 to {most}"
-    raise InvalidRequest(message, errors=(FieldError(name, message),))
+    raise _bad(name, f"{name} must be a whole number from {least} to {most}")
+
+
+def _bad(name: str, message: str) -> InvalidRequest:
+    return InvalidRequest(message, errors=(FieldError(name, message),))
 
 
 class _Content(Response):

@@ -1,7 +1,6 @@
 """A multipart/form-data body that holds one file and some short fields, read as it arrives.
 
-The fields must come before the file where they matter; OpenAI's clients send them so, and what comes afterwards is
-still read.
+Fields may stand before the file or after it; they have a bound of their own, whatever the file's size.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from cosmos3_serve.errors import FieldError, InvalidRequest, UnsupportedMediaTyp
 MAX_FIELD_BYTES = 64 * 1024
 MAX_PARTS = 32
 MAX_HEADER_BYTES = 8 * 1024
+MAX_FORM_BYTES = 1024 * 1024  # of everything but the file: boundaries, headers, fields
 
 
 @dataclass(slots=True)
@@ -68,11 +68,16 @@ class FormReader:
             InvalidRequest: code `multipart_invalid`: cut short, malformed, without a file or with two.
         """
         self._wanted = name
+        others = 0
         async for chunk in chunks:
+            others += len(chunk)
             try:
                 self._parser.write(chunk)
             except MultipartParseError:
                 raise _invalid("the multipart body is malformed") from None
+            others -= sum(map(len, self._file))
+            if others > MAX_FORM_BYTES:
+                raise _invalid(f"the parts beside the file hold more than {MAX_FORM_BYTES} bytes")
             for piece in self._file:
                 yield piece
             self._file.clear()

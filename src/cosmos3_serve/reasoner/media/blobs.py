@@ -10,12 +10,13 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from cosmos3_serve.errors import NotReady, StorageFailure
+from cosmos3_serve.errors import NotReady, StartRefused, StorageFailure
 from cosmos3_serve.storage import files
 
 _NAME = re.compile(r"[0-9a-f]{64}\Z")
@@ -121,6 +122,62 @@ def scan(root: Path) -> list[tuple[float, str, int]]:
                 elif time.time() - state.st_mtime > 3600:
                     path.unlink()
     return sorted(found)
+
+
+def check_disk(root: Path, needed: int) -> None:
+    """Whether this file system can hold a media store: kernel locks, hard links or renames, and some room.
+
+    Raises:
+        StartRefused: code `store_unusable`, with what is wrong.
+    """
+    remedy = "use --store-dir on a local disk with room (in Kubernetes an emptyDir, not a shared claim)"
+    part = files.part_of(root / "lock")
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(files.create_part(part))
+        locks = _locks_work(part)
+        free = shutil.disk_usage(root).free
+    except OSError as error:
+        raise StartRefused(
+            f"the media store's directory cannot be used: {files.reason(error)}", code="store_unusable", remedy=remedy
+        ) from None
+    finally:
+        files.discard(part)
+    if locks:
+        raise StartRefused(
+            f"files in use cannot be locked on the media store's file system: {locks}",
+            code="store_unusable",
+            remedy=remedy,
+        )
+    if free < needed:
+        raise StartRefused(
+            f"the media store's disk has {free} bytes free; one video may need {needed}",
+            code="store_unusable",
+            remedy=remedy,
+        )
+
+
+def _locks_work(path: Path) -> str:
+    """Why not, as `pin` and `remove` use them: shared and exclusive, on descriptors that only read. Empty: they do."""
+    mine, theirs = (os.open(path, os.O_RDONLY | os.O_CLOEXEC) for _ in range(2))
+    try:
+        fcntl.flock(mine, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(theirs, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return "two processes got the same lock"
+        except BlockingIOError:
+            pass
+        os.close(mine)
+        mine = -1
+        fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return files.reason(error)
+    finally:
+        for handle in (mine, theirs):
+            if handle >= 0:
+                os.close(handle)
+    return ""
 
 
 def failure(action: str, error: OSError) -> NotReady | StorageFailure:

@@ -15,7 +15,7 @@ from typing import Any
 
 from cosmos3_serve.errors import Cosmos3Error, FieldError, InputError
 from cosmos3_serve.reasoner.gateway.held_media import media_uuid
-from cosmos3_serve.reasoner.media.blobs import Blob
+from cosmos3_serve.reasoner.media.blobs import Blob, check_disk
 from cosmos3_serve.reasoner.media.dataurl import decode, decoded_size
 from cosmos3_serve.reasoner.media.fetch import Fetcher
 from cosmos3_serve.reasoner.media.file_record import FileRecord
@@ -56,14 +56,19 @@ class MediaGate:
         name: Callable[[str, str], str],
         quarantined: Callable[[str], bool] = lambda sha256: False,
     ) -> None:
-        self._limits, self._quarantined, self._name = limits, quarantined, name
+        self._root, self._limits, self._quarantined, self._name = root, limits, quarantined, name
         self._videos, self._pictures = videos, pictures
         self.store, self.uploads = store, uploads
         self.screen = Screen(root, store, prober)
         self._fetcher, self._prober = fetcher, prober
 
     async def start(self) -> None:
-        """Take in what an earlier life left. Raises as the store."""
+        """Check the disk and take in what an earlier life left.
+
+        Raises:
+            StartRefused: code `store_unusable`: the file system has no locks, or no room for one video.
+        """
+        await asyncio.to_thread(check_disk, self._root, self._limits.max_media_bytes)
         await asyncio.to_thread(self.store.open)
         await self.uploads.open()
         await asyncio.to_thread(self.screen.open)
@@ -199,8 +204,14 @@ class MediaGate:
 
     # ---- uploads ----------------------------------------------------------------------------------------------------
 
-    async def upload(self, chunks: AsyncIterator[bytes], tenant: str, *, filename: str, purpose: str) -> FileRecord:
+    async def upload(
+        self, chunks: AsyncIterator[bytes], tenant: str, *, filename: str, terms: Callable[[], tuple[str, float | None]]
+    ) -> FileRecord:
         """Keep a file for a tenant (`POST /v1/files`); it is probed now, so that a bad one is refused now.
+
+        Args:
+            terms: purpose, and seconds until it expires (None: the most); asked for after the last chunk, and may
+                raise.
 
         Raises:
             InputError: as `admit` (the field is `file`), or 413 `file_storage_full`.
@@ -209,12 +220,15 @@ class MediaGate:
         try:
             blob = await self.store.put_stream(chunks, self._limits.max_media_bytes)
             with blob:
+                purpose, age_s = terms()
                 head = await asyncio.to_thread(_head, blob)
                 kind: Kind = "image" if sniff(head).kind == "image" else "video"
                 self._check_quarantine(blob.sha256)
                 media = (await self.screen.judge(blob, kind)).info
                 assert media is not None
-                return await self.uploads.create(tenant, blob, filename=filename, purpose=purpose, media=media)
+                return await self.uploads.create(
+                    tenant, blob, filename=filename, purpose=purpose, media=media, age_s=age_s
+                )
         except Refused as refused:
             raise refused.as_error("file") from None
 

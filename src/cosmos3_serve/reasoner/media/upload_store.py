@@ -96,6 +96,11 @@ class UploadStore:
         self._flights: Flights[str, None] = Flights()
         self._room = asyncio.Semaphore(FETCHES)
 
+    @property
+    def max_age_s(self) -> float:
+        """Seconds until a file expires that does not ask for less."""
+        return self._bounds.max_age_s
+
     async def open(self) -> None:
         """Prove that the store is there, writable, and keeps what it promises; count what it holds.
 
