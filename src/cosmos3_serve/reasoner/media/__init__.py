@@ -25,6 +25,7 @@ Read it in the order of a request:
           worker        such a process
           sniff         what the first bytes say
           examine       facts about a video
+          jpeg          sizes in a JPEG's markers
           picture       facts about an image
           judge         facts -> pass, normalise or refuse
           replica       what replicas' decoders get right by themselves

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cosmos3_serve.reasoner.media.jpeg import jpeg_sizes
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.refusal import COMMAND, Refused, broken, too_large, unsupported
 from cosmos3_serve.reasoner.media.sniff import Sniffed
@@ -169,6 +170,9 @@ def _count(container: Any, stream: Any, facts: VideoFacts, limits: MediaLimits) 
                 continue
             facts.stored += 1
             facts.corrupt |= packet.is_corrupt
+            if facts.codec == "mjpeg":  # each frame has a size of its own, and not all may be decoded below
+                for width, height in jpeg_sizes(bytes(packet)):
+                    check_pixels(width, height, limits.max_frame_pixels, "frame")
             if not packet.is_discard:
                 times.append(start)
             if len(times) > limits.max_frames:
