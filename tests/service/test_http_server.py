@@ -314,3 +314,33 @@ async def test_another_on_the_same_port_takes_what_comes_then(server: HttpServer
             peer.writer.close()
     finally:
         await other.stop(1)
+
+
+@pytest.mark.parametrize("pieces", [[b"one", b"", b"two"], [], [b"x" * 100_000] * 5])
+async def test_an_answer_to_http_1_0_has_no_chunks_and_ends_with_the_connection(pieces: list[bytes]) -> None:
+    async def streams(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    server = HttpServer(streams, "127.0.0.1", 0)
+    await server.start()
+    try:
+        for head in (b"GET / HTTP/1.0\r\n\r\n", b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"):
+            peer = await Peer.to(server)
+            await peer.send(head)
+            async with asyncio.timeout(10):
+                said, _, body = (await peer.reader.read(-1)).partition(b"\r\n\r\n")
+            assert b"transfer-encoding" not in said.lower() and body == b"".join(pieces)
+        peer = await Peer.to(server)
+        await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b"transfer-encoding: chunked" in await peer.reader.read(-1)
+    finally:
+        await server.stop(1)
+
+
+async def test_an_answer_with_a_length_is_the_same_to_http_1_0(server: HttpServer) -> None:
+    peer = await Peer.to(server)
+    await peer.send(b"POST / HTTP/1.0\r\n" + AUTH + b"Content-Length: 3\r\n\r\nabc")
+    assert await peer.answer() == (200, b"read 3") and await peer.closed()

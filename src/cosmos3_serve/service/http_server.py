@@ -16,7 +16,8 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from cosmos3_serve.errors import StartRefused
@@ -32,6 +33,21 @@ ON_LEAVE = "cosmos3.on_leave"  # ASGI extension: a function to which the applica
 
 class HeadersTooLarge(Exception):
     """Never leaves the parser: it makes the request an invalid one."""
+
+
+class _UntilClose(RequestResponseCycle):
+    """An answer to HTTP/1.0, which knows no chunks: without a Content-Length the end of the connection ends it."""
+
+    _unmeasured = False
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            named = {name.lower() for name, _ in message.get("headers", [])}
+            if b"content-length" not in named:
+                self._unmeasured, self.chunked_encoding, self.keep_alive = True, False, False
+        elif message["type"] == "http.response.body" and self._unmeasured:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -82,6 +98,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEADER_BYTES:
             raise HeadersTooLarge
         super().on_headers_complete()
+        if self.cycle is not None and self.scope["http_version"] == "1.0":
+            self.cycle.__class__ = _UntilClose  # uvicorn has no other place to say which class; it has not begun yet
         if getattr(self.server_state, "leaving", False) and self.cycle is not None:
             self.cycle.keep_alive = False  # the answer says so, and its client goes elsewhere with the next question
 

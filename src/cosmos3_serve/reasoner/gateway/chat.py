@@ -16,6 +16,7 @@ from cosmos3_serve.reasoner.gateway.body import read_body
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.openai_errors import error_message
 from cosmos3_serve.reasoner.gateway.question import Question
+from cosmos3_serve.reasoner.gateway.schemas import check_schemas
 from cosmos3_serve.reasoner.media.item import Admitted
 from cosmos3_serve.reasoner.media.locate import Located, locate
 from cosmos3_serve.reasoner.media.parts import DataSource
@@ -107,6 +108,7 @@ class Chat:
         wordy = len(raw) - media > PARSED_ON_LOOP
         del raw  # what is still needed of it is held by the parts
         ask = read_ask(located.body, front.setup.model.name)
+        check_schemas(ask.body)
         tenant = tenant_of(scope)
         front.salts.apply(ask.body, tenant)
         admitted = await front.gate.admit(located.parts, tenant) if located.parts else Admitted()
