@@ -197,6 +197,6 @@ async def test_whoever_can_be_placed_is_placed(seed: int, mode: Mode) -> None:
     places = Places(seed, mode)
     await places.run()
     assert places.ends["answered"] > 300
-    assert places.most_waiting > (10 if mode is Mode.SOFT else 2)
+    assert places.most_waiting > (10 if mode is Mode.SOFT else 0)
     assert places.explained["placed"] > 20
     assert min(places.ends[why] for why in ("saturated", "server_error", "unreachable")) > 1

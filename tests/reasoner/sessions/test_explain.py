@@ -83,3 +83,12 @@ async def test_without_the_table_it_still_explains() -> None:
     assert told.outcome is Outcome.NEW
     assert {r.live_sessions for r in told.replicas} == {None}
     assert "the session table is away" in told.steps
+
+
+async def test_a_home_that_the_table_has_not_heard_of_yet_is_part_of_what_it_says() -> None:
+    world = World(gateways=2)
+    home = await world.ask("s")
+    world.set_replica(home.replica, phase=ReplicaState.DRAINING)
+    on_its_way = await world.start("s", 1)
+    assert on_its_way.outcome is Outcome.NEW, "nobody has told the table of a home yet"
+    assert await check(world, "s") is Outcome.MOVED

@@ -128,7 +128,7 @@ async def _from_table(router: Router, key: str, fleet: Fleet, now: float, steps:
     view: SessionView | None = None
     if not router.leases.away(now):
         try:
-            view = await router.leases.port.peek(Peek(key, fleet))
+            view = await router.leases.port.peek(Peek(key, fleet, known=router.leases.known(key, now)))
         except TableAway:
             view = None
     if view is None:

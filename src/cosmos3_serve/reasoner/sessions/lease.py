@@ -151,7 +151,7 @@ class LeaseCache:
         """
         if self.away(now):
             raise TableAway
-        known = self._as_touch(key, now, busy=self._live[key] > 1)  # the asking request itself keeps nothing alive
+        known = self.known(key, now, asking=1)  # the asking request itself keeps nothing alive
         ages = {ref: until - now for ref, until in refused.items() if now < until}
         message = Acquire(self.gateway, self._next_seq(), key, self._live[key], fleet, ages, known, n)
         try:
@@ -222,6 +222,10 @@ class LeaseCache:
             if touch := self._as_touch(key, now, busy=self._live[key] > 0):
                 touches.append(touch)
         return touches
+
+    def known(self, key: str, now: float, *, asking: int = 0) -> Touch | None:
+        """The lease for the table, which may not have heard of it yet; `asking` requests keep nothing alive."""
+        return self._as_touch(key, now, busy=self._live[key] > asking)
 
     def _as_touch(self, key: str, now: float, *, busy: bool) -> Touch | None:
         lease = self._leases.get(key)

@@ -192,9 +192,12 @@ class SessionPage:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
+    """`Acquire`, told instead of taken."""
+
     key: str
     fleet: Fleet = field(default_factory=Fleet)
     n: int = 1
+    known: Touch | None = None
 
 
 class SessionTablePort(Protocol):

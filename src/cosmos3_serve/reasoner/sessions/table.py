@@ -153,11 +153,24 @@ class SessionTable:
 
     def peek(self, message: Peek, now: float) -> SessionView:
         """What `acquire` would do, without doing it."""
-        entry = self._bindings.look(message.key, now)
+        entry = self._with(message.known, self._bindings.look(message.key, now), now)
         would = self._decide(message.key, entry, message.fleet, NO_REFUSALS, now, message.n, dry=True)
         if entry is None:
             return SessionView(None, None, HASH_TERM, 0, 0.0, would)
         return SessionView(entry.home, entry.pending, entry.term, entry.live(), entry.idle_s(now), would)
+
+    def _with(self, known: Touch | None, entry: Entry | None, now: float) -> Entry | None:
+        """The entry as `adopt` would leave it; a copy, where that changes anything."""
+        if known is None or known.idle_s >= self.rules.ttl_s:
+            return entry
+        if entry is not None and entry.home is not None and known.term <= entry.term:
+            return entry
+        told = Entry(known.key, ended_at=now - known.idle_s, home=known.home, term=known.term)
+        if entry is not None:
+            told.ended_at, told.holders = max(told.ended_at, entry.ended_at), entry.holders
+            if entry.pending_term > known.term and entry.pending != known.home:
+                told.pending, told.pending_term = entry.pending, entry.pending_term
+        return told
 
     def page(self, message: PageAsk, now: float) -> SessionPage:
         """One page of one owner's sessions. Changes nothing."""
