@@ -160,7 +160,7 @@ async def test_a_dead_service_and_a_living_one(site: Site, tmp_path: Path) -> No
 async def test_pause_resume_and_cancel(site: Site) -> None:
     site.limit(2)
     site.server.step_s = 0.02
-    place = QueuePlace(str(site.out))
+    place = QueuePlace.at(str(site.out))
     order = site.order(site.lines(24), parallel=1)
     worker = asyncio.create_task(run_queue_async(order, heard := Heard()))
     await until(place.plan)

@@ -42,6 +42,7 @@ PASSED_ON = {
     ("generator/staging.py", "None if owned else code"),
     ("queue/planning.py", "error.stable_code"),
     ("queue/planning.py", "self.first.stable_code"),
+    ("queue/run.py", "error.stable_code"),
     ("queue/sources.py", "error.stable_code"),
     ("reasoner/gateway/replica_errors.py", "_code(self)"),
     ("reasoner/media/gate.py", "error.stable_code"),

@@ -10,8 +10,8 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -63,7 +63,8 @@ class QueueDatabase:
 
     Raises:
         UsageError: code `queue_file_unusable`: the folder cannot be written.
-        ServiceFailure: code `queue_file_damaged`: it is no queue file; removing it loses no work.
+        ServiceFailure: code `queue_file_damaged`: it is no queue file; removing it loses no work. Every method raises
+            it with code `queue_file_failed`, as when the disk is full.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -97,7 +98,7 @@ class QueueDatabase:
 
     def load_plan(self, plan: Plan) -> None:
         """Begin with this plan, or go on with it; rows of an earlier queue of this place go."""
-        with self._lock, self._db:
+        with self._writing():
             self._db.execute("BEGIN IMMEDIATE")
             if self._meta("queue_id") != plan.queue_id:
                 self._db.execute("DELETE FROM parts")
@@ -108,21 +109,21 @@ class QueueDatabase:
 
     def options(self) -> dict[str, Any]:
         """What this machine's last worker was started with."""
-        with self._lock:
+        with self._reading():
             found = self._meta("options")
         return dict(json.loads(found)) if found else {}
 
     def keep_options(self, options: Mapping[str, Any]) -> None:
-        with self._lock, self._db:
+        with self._writing():
             self._set_meta("options", json.dumps(options))
 
     def rate(self) -> float:
         """Samples a second of this machine's last worker; 0 where it is not known."""
-        with self._lock:
+        with self._reading():
             return float(self._meta("rate") or 0)
 
     def rows(self) -> list[Row]:
-        with self._lock:
+        with self._reading():
             found = self._db.execute(
                 "SELECT name, samples, attempts, worker, endpoint, done, why, result FROM parts ORDER BY name"
             ).fetchall()
@@ -143,18 +144,35 @@ class QueueDatabase:
 
     def end(self, results: Iterable[PartResult]) -> None:
         rows = [(result.model_dump_json(), result.name) for result in results]
-        with self._lock, self._db:
+        with self._writing():
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("UPDATE parts SET worker = '', done = 0, result = ? WHERE name = ?", rows)
 
     def progress(self, done: Mapping[str, int], rate: float) -> None:
-        with self._lock, self._db:
+        with self._writing():
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("UPDATE parts SET done = ? WHERE name = ?", [(n, name) for name, n in done.items()])
             self._set_meta("rate", repr(rate))
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise ServiceFailure(
+                    f"the queue file {self.path} failed: {error}",
+                    remedy="make room on that disk, or remove the file; then run the same command again",
+                    code="queue_file_failed",
+                ) from None
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._reading(), self._db:
+            yield
+
     def _write(self, statement: str, values: tuple[Any, ...]) -> None:
-        with self._lock, self._db:
+        with self._writing():
             self._db.execute(statement, values)
 
     def _meta(self, key: str) -> str | None:

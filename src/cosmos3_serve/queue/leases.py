@@ -25,6 +25,7 @@ LEASE_S = 60.0
 SAFE = 0.75  # of a lease: the holder stops when it could not renew for so long
 RENEWALS = 5  # in one lease
 AGAIN_S = 1.0
+KEPT_S = 7 * 86400.0  # of a killed worker's file
 
 Clock = Callable[[], float]
 
@@ -136,6 +137,10 @@ class LocalWorkers:
     @contextmanager
     def alive(self, worker: str) -> Iterator[None]:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in self._folder.iterdir():
+            with suppress(FileNotFoundError):
+                if old.stat().st_mtime < time.time() - KEPT_S and self.dead(old.name):
+                    old.unlink()
         path = self._folder / worker
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -12,11 +12,12 @@ index.json                    last, created only if free: every part has ended
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from pydantic import ValidationError
 
 from cosmos3_serve.errors import Conflict, LimitExceeded, StorageFailure
+from cosmos3_serve.publication.pool import each
 from cosmos3_serve.queue.records import Control, Index, Lease, PartResult, Plan, PlannedPart, Record
 from cosmos3_serve.settings import MIB
 from cosmos3_serve.storage.location import Location, open_store
@@ -31,6 +32,7 @@ RESULTS: Final = f"{FOLDER}/results"
 PARTS: Final = "parts"
 INDEX: Final = "index.json"
 MAX_RECORD_BYTES: Final = 256 * MIB
+DELETES = 16
 
 R = TypeVar("R", bound=Record)
 
@@ -39,9 +41,12 @@ class QueuePlace:
     """Every method raises StorageFailure when storage would not, after retries; code `queue_damaged` for a record that
     cannot be read."""
 
-    def __init__(self, output_path: str, environ: Mapping[str, str] | None = None) -> None:
-        self.location: Location = open_store(output_path, environ)
-        self.store = self.location.store
+    def __init__(self, location: Location) -> None:
+        self.location, self.store = location, location.store
+
+    @classmethod
+    def at(cls, output_path: str, environ: Mapping[str, str] | None = None) -> Self:
+        return cls(open_store(output_path, environ))
 
     def __str__(self) -> str:
         return str(self.location)
@@ -132,8 +137,7 @@ class QueuePlace:
 
     async def _remove_below(self, folder: str) -> None:
         keys = [info.key async for info in self.store.list(self.location.key(folder))]
-        for key in keys:
-            await self.store.delete(key)
+        await each(keys, DELETES, self.store.delete)
 
     async def _names(self, folder: str) -> AsyncIterator[str]:
         top = self.location.key(folder)

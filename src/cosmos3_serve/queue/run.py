@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cosmos3_serve.client import load
-from cosmos3_serve.errors import Cosmos3RayServeError, FieldError, Interrupted, NotFound
+from cosmos3_serve.errors import (
+    Cosmos3RayServeError,
+    FieldError,
+    Incomplete,
+    Interrupted,
+    NotFound,
+    StorageFailure,
+)
 from cosmos3_serve.queue import planning
 from cosmos3_serve.queue.database import QueueDatabase, folder_of
 from cosmos3_serve.queue.endpoints import Endpoint, Fleet
@@ -84,7 +91,7 @@ async def run_queue_async(
         return await _planned(order, endpoints, environ, progress)
     load.token_of(order.generator.token_env, environ)
     generator = GeneratorRunner(order.generator, progress.notice, environ)
-    place = QueuePlace(output_path, environ)
+    place = QueuePlace.at(output_path, environ)
     folder = folder_of(output_path, order.generator.journal_dir, environ)
     with ExitStack() as stack:
         database = stack.enter_context(await in_thread(QueueDatabase, folder))
@@ -112,7 +119,15 @@ async def run_queue_async(
         )
         if not made and not await in_thread(_started_here, database):
             worker.board.start_at(secrets.randbelow(len(plan.parts)))
-        return _concluded(await worker.run(), order)
+        try:
+            index = await worker.run()
+        except StorageFailure as error:
+            if not error.retryable:
+                raise
+            raise Incomplete(
+                error.detail, remedy=f"continue with: {worker.resume_command}", code=error.stable_code
+            ) from None
+        return _concluded(index, order)
 
 
 def _started_here(database: QueueDatabase) -> bool:
@@ -205,8 +220,9 @@ async def _until_signal(order: QueueOrder, progress: QueueProgress) -> dict[str,
             raise
         raise Interrupted(
             "stopped; nothing is lost",
-            remedy=f"continue with: {resume_command(order.output_path, order.generator)}; running parts go on at their "
-            "services, `cosmos3 queue cancel` ends them",
+            remedy="continue with the same command, or with: "
+            f"{resume_command(order.output_path, order.generator)}; running parts go on at their services, "
+            "`cosmos3 queue cancel` ends them",
         ) from None
     finally:
         for number in signals if main else ():

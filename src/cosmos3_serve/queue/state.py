@@ -29,7 +29,7 @@ def status(
         StorageFailure: storage would not tell.
     """
     environ = os.environ if environ is None else environ
-    place = QueuePlace(load.check_output(output_path, environ), environ)
+    place = QueuePlace.at(load.check_output(output_path, environ), environ)
     return asyncio.run(_status(place, folder_of(output_path.strip(), journal_dir, environ)))
 
 
@@ -54,7 +54,7 @@ def want(
         Conflict: code `queue_ended`: every part has ended.
     """
     environ = os.environ if environ is None else environ
-    place = QueuePlace(load.check_output(output_path, environ), environ)
+    place = QueuePlace.at(load.check_output(output_path, environ), environ)
 
     async def tell() -> dict[str, Any]:
         plan = await _plan(place)

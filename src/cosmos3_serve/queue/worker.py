@@ -11,12 +11,12 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cosmos3_serve.errors import Cosmos3Error, Incomplete, IntegrityError, StorageFailure
 from cosmos3_serve.publication.layout import MAX_RECORD_BYTES, PROVENANCE
 from cosmos3_serve.queue.attempts import Meaning, meaning_of
-from cosmos3_serve.queue.board import Board
+from cosmos3_serve.queue.board import Board, Figures
 from cosmos3_serve.queue.database import QueueDatabase
 from cosmos3_serve.queue.endpoints import Endpoint, Fleet
 from cosmos3_serve.queue.index import publish_index
@@ -139,11 +139,11 @@ class Worker:
             if self._wanted is Wanted.CANCELLED:
                 for attempt, _ in self._running.values():
                     attempt.stop(Stop.CANCELLED)
-            figures = self._tell()
-            await in_thread(self.database.progress, dict(self.board.running), figures.rate)
+            rate = self._tell().rate
+            await in_thread(self.database.progress, dict(self.board.running), rate)
             await asyncio.sleep(LOOK_S)
 
-    def _tell(self) -> Any:
+    def _tell(self) -> Figures:
         figures = self.board.figures()
         self.progress.figures(figures)
         return figures
@@ -178,8 +178,7 @@ class Worker:
             helper.cancel()
         for attempt, _ in self._running.values():
             attempt.stop(Stop.LEAVING)
-        tasks = [task for _, task in self._running.values()]
-        await asyncio.gather(*helpers, *tasks, return_exceptions=True)
+        await asyncio.gather(*helpers, *(task for _, task in self._running.values()), return_exceptions=True)
 
     def _down(self, endpoint: Endpoint) -> None:
         self.progress.notice(f"{endpoint.address} does not answer; its parts go to other services")
@@ -252,7 +251,7 @@ class Worker:
                 await self._record(await attempt.task)
                 self.fleet.worked(endpoint)
             except Cosmos3Error as error:
-                await self._failed(attempt, task, error)
+                await self._settle(attempt, task, error)
             except asyncio.CancelledError:
                 if attempt.stopped is None:  # the worker itself is cancelled
                     attempt.stop(Stop.LEAVING)
@@ -307,9 +306,18 @@ class Worker:
             with suppress(Cosmos3Error, TimeoutError):
                 async with asyncio.timeout(CANCEL_S):
                     await self.runner.cancel(task)
-        if why is Stop.DOWN:
+        elif why is Stop.DOWN:
             self.fleet.failed(attempt.endpoint, Incomplete("it does not answer"))
         self.board.back(task.part.name, BUSY_S if why is Stop.LOST else 0.0)
+
+    async def _settle(self, attempt: Attempt, task: Task, error: Cosmos3Error) -> None:
+        """As `_failed`; storage that is away even for that leaves the part in the queue."""
+        try:
+            await self._failed(attempt, task, error)
+        except Cosmos3Error as failure:
+            if not (isinstance(failure, StorageFailure) and failure.retryable):
+                self._fatal = self._fatal or failure
+            self.board.back(task.part.name, BUSY_S)
 
     async def _failed(self, attempt: Attempt, task: Task, error: Cosmos3Error) -> None:
         name, endpoint = task.part.name, attempt.endpoint
