@@ -298,6 +298,10 @@ def _epilogue(world: World) -> None:
         if "manifest" in last or _final(world, last):
             break
     manifest = world.look("end", over=True)
+    made = {name.partition("/")[0] for name in world.server.generated}
+    if len(made) > 1 and not any(found.get("exit_code") == 4 for client in world.clients for found in client.outcomes):
+        # Nobody failed for good and gave the place back, so only one batch could ever be published here.
+        world.problems.append(f"generated_for_nothing: one place, and {sorted(made)} were generated")
     if manifest is None and not _may_end_unpublished(world, last):
         world.problems.append(f"not finished after {TRIES} resumes: {last}")
 
