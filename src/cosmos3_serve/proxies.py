@@ -18,8 +18,14 @@ def is_loopback(host: str) -> bool:
 
 
 def direct(url: str) -> dict[str, None]:
-    """`mounts` of an httpx client that talks to `url`: no proxy where that is this machine."""
-    host = urlsplit(url).hostname or ""
+    """`mounts` of an httpx client that talks to `url`: no proxy where that is this machine.
+
+    A URL that cannot be parsed has none: the request that uses it names what is wrong.
+    """
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return {}
     if not is_loopback(host):
         return {}
     return {f"all://[{host}]" if ":" in host else f"all://{host}": None}

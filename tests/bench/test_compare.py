@@ -71,8 +71,8 @@ def test_other_videos_of_the_same_recipe_are_said() -> None:
 
 def test_what_was_not_checked_is_said_beside_the_ratios(tmp_path: Path) -> None:
     requests = [r.model_copy(update={"video_tokens": 100}) for r in made([1.0]).requests]
-    untold = made([2.0], requests=requests)
-    told = made([2.0], requests=[r.model_copy(update={"cached_tokens": 0}) for r in requests])
+    untold = made([2.0], requests=requests, fleet=[1])
+    told = made([2.0], requests=[r.model_copy(update={"cached_tokens": 0}) for r in requests], fleet=[1])
     notes = compare.notes(untold, told)
     assert [note.partition(":")[0] for note in notes if "not checked" in note] == ["A"]
     report.write(untold, tmp_path / "untold")
@@ -114,14 +114,33 @@ def test_one_repeat_claims_no_interval() -> None:
         ({"model": "x"}, "model"),
         ({"weights": "pretrained"}, "weights"),
         ({"load": "aiperf"}, "load"),
+        ({"fleet": [4]}, "a fleet of 2 replicas against 4"),
         ({"recipe": Recipe(fps=4)}, "recipe"),
         ({"videos": [Video(name="video-00000.mp4", sha256="b" * 64, bytes=1)]}, "other videos"),
     ],
 )
 def test_runs_of_other_work_are_no_match(other: dict[str, object], what: str) -> None:
     with pytest.raises(Cosmos3Error, match=what) as refused:
-        compare.compare(made([1.0]), made([1.0], **other))
+        compare.compare(made([1.0], fleet=[2]), made([1.0], **{"fleet": [2]} | other))
     assert refused.value.stable_code == "runs_not_matched"
+
+
+def spread(replicas: int, sessions: int) -> Run:
+    """A run that nobody told the size of its fleet, with so many sessions on so many replicas."""
+    requests = [r.model_copy(update={"video": f"v{n}", "replica": f"r{n % replicas}"})
+                for n in range(sessions) for r in made([1.0]).requests]  # fmt: skip
+    return made([1.0], requests=requests)
+
+
+def test_fleets_are_sized_by_who_answered_if_enough_sessions_were_asked() -> None:
+    assert [compare.fleet(spread(2, sessions)) for sessions in (2, 23, 24)] == [None, None, 2]
+    assert compare.fleet(made([1.0], fleet=[3, 3])) == 3 and compare.fleet(made([1.0])) is None
+    with pytest.raises(Cosmos3Error, match="a fleet of 2 replicas against 3"):
+        compare.compare(spread(2, 60), spread(3, 60))
+    one, other = spread(2, 2), made([1.0], fleet=[3], requests=spread(2, 2).requests)
+    text = compare.markdown(one, other, compare.compare(one, other))
+    assert "A: the server does not say how many replicas" in text and "B: the server does not say" not in text
+    assert "3 replica(s)" in text and compare.as_dict(one, other, [])["b"]["replicas"] == 3  # type: ignore[index]
 
 
 def test_other_repeats_are_no_match() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,73 @@ async def test_round_robin_sends_no_session_header(clips: Path) -> None:
     found = await records(BenchServer(profile="round-robin"), work("round-robin"), clips)
     assert {request.session for request in found.requests} == {None}
     assert report.check(found) == []
+
+
+async def refused_codes(server: BenchServer, workload: Workload, clips: Path, output: Path) -> list[str]:
+    """Names of the findings for which the report refuses a run; none where it has figures."""
+    found = await records(server, workload, clips)
+    try:
+        report.write(found, output)
+    except Cosmos3Error as refused:
+        assert refused.stable_code == "run_invalid" and not (output / run_folder.TABLE).exists()
+        return [error.field for error in refused.errors]
+    return []
+
+
+@pytest.mark.parametrize("profile", ["session-affinity", "round-robin"])
+async def test_a_stream_that_is_buffered_on_its_way_leaves_no_figure(
+    clips: Path, tmp_path: Path, profile: Profile
+) -> None:
+    workload = work(profile, output_tokens=8, videos=2, concurrency=(1,))
+    assert await refused_codes(BenchServer(profile, pace_s=0.004), workload, clips, tmp_path / "streams") == []
+    buffers = BenchServer(profile, pace_s=0.004, buffers=True)
+    assert await refused_codes(buffers, workload, clips, tmp_path / "buffers") == ["stream_buffered"]
+
+
+async def test_more_questions_in_flight_than_videos_are_refused_before_the_first(clips: Path) -> None:
+    server = BenchServer()
+    with pytest.raises(Cosmos3Error, match="concurrency of 5, 16") as refused:
+        await records(server, work(concurrency=(1, 4, 5, 16)), clips)
+    assert (refused.value.stable_code, refused.value.exit_code) == ("concurrency_unreached", 2) and server.asked == 0
+
+
+class StickyByVideo(BenchServer):
+    """A foreign server that sends each video to one replica, and says nothing of it."""
+
+    def _home(self, session: str | None, video: str) -> tuple[int, str]:
+        return len(video) % self.replicas, "none"
+
+
+async def test_a_foreign_sticky_server_cannot_pass_for_round_robin(clips: Path, tmp_path: Path) -> None:
+    found = await foreign(StickyByVideo(foreign=True), work("round-robin"), clips, Known())
+    assert "round_robin_unproved" in [finding.code for finding in report.check(found)]
+    found = await foreign(StickyByVideo(foreign=True), work("round-robin"), clips, Known(replicas=1))
+    assert (found.replicas, found.fleet_by, report.check(found)) == (1, "caller", [])
+    assert "1 replica(s) (the caller says)" in report.markdown(found, report.write(found, tmp_path))
+    mixed = await foreign(BenchServer(profile="round-robin", foreign=True), work("round-robin"), clips, Known())
+    assert report.check(mixed) == [], "cold questions tell of the second replica"
+
+
+async def test_a_fleet_that_shrinks_leaves_no_figure(clips: Path, tmp_path: Path) -> None:
+    assert await refused_codes(BenchServer(shrinks_after=20), work(), clips, tmp_path) == ["fleet_changed"]
+
+
+async def test_another_number_of_replicas_than_the_server_says_is_refused(clips: Path) -> None:
+    server = BenchServer()
+    with pytest.raises(Cosmos3Error, match="2 replicas serve, not 3") as refused:
+        await foreign(server, work(), clips, Known(replicas=3))
+    assert refused.value.stable_code == "replicas_contradicted" and server.asked == 0
+
+
+async def test_a_client_whose_loop_is_busy_leaves_no_figure(clips: Path, tmp_path: Path) -> None:
+    server, workload = BenchServer(), work(videos=2, questions=10, concurrency=(2,))
+    with bench_server(server):
+        async with Reasoner(server.url, environ=TOKEN) as reasoner:
+            # Whoever is told of the progress holds the loop: that one session's answer waits, and the other's question.
+            found = await run(reasoner, "", workload, clips, progress=lambda *told: time.sleep(0.05))
+    with pytest.raises(Cosmos3Error) as refused:
+        report.write(found, tmp_path)
+    assert "client_slow" in [error.field for error in refused.value.errors]
 
 
 INVALID = {
@@ -242,7 +310,9 @@ async def test_weights_that_a_server_does_not_tell_are_the_callers_statement(cli
         (True, "pretrained", ("pretrained", "caller")),
         (False, "random", ("random", "server")),
     ):
-        ran = await foreign(BenchServer(foreign=said), work(videos=1, questions=1), clips, Known(weights=known))  # type: ignore[arg-type]
+        ran = await foreign(
+            BenchServer(foreign=said), work(videos=1, questions=1, concurrency=(1,)), clips, Known(weights=known)
+        )  # type: ignore[arg-type]
         assert (ran.weights, ran.weights_by) == found
     server = BenchServer()
     with pytest.raises(Cosmos3Error) as refused:

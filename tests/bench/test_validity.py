@@ -36,13 +36,14 @@ def made(requests: list[Request], work: Workload = WORK, same: bool = False) -> 
                machine={}, started_at="2026-01-01T00:00:00+00:00", requests=requests)  # fmt: skip
 
 
-def clean() -> list[Request]:
-    return [request(video, turn) for video in range(2) for turn in range(2)]
+def clean(tokens: int = 4) -> list[Request]:
+    return [request(video, turn, output_tokens=tokens) for video in range(2) for turn in range(2)]
 
 
 ROBIN = WORK.model_copy(update={"profile": "round-robin"})
 # Enough questions that a few of them may leave their session's replica.
 LONG = WORK.model_copy(update={"questions": 21})
+LONG_ROBIN = LONG.model_copy(update={"profile": "round-robin"})
 
 
 def plain() -> list[Request]:
@@ -56,14 +57,20 @@ def plain() -> list[Request]:
 
 def long() -> list[Request]:
     return [request(video, turn, started=video * 100.0 + turn, first=video * 100.0 + turn + 0.1,
-                    last=video * 100.0 + turn + 0.4, ended=video * 100.0 + turn + 0.5)
+                    last=video * 100.0 + turn + 0.9, ended=video * 100.0 + turn + 0.99)
             for video in range(2) for turn in range(21)]  # fmt: skip
+
+
+def plain_long() -> list[Request]:
+    return [r.model_copy(update={"session": None, "headers": (), "session_state": "none",
+                                 "replica": f"r{(int(r.video[6:11]) + r.turn) % 2}"}) for r in long()]  # fmt: skip
 
 
 def test_a_clean_run_has_no_finding() -> None:
     assert check(made(clean())) == []
     assert check(made(plain(), ROBIN)) == []
     assert check(made(long(), LONG)) == []
+    assert check(made(plain_long(), LONG_ROBIN)) == []
 
 
 Change = Callable[[list[Request]], list[Request]]
@@ -77,6 +84,13 @@ def swap(place: int, **changed: object) -> Change:
 
 def every(**changed: object) -> Change:
     return lambda requests: [r.model_copy(update=changed) for r in requests]
+
+
+def every_time(**changed: float) -> Change:
+    """Times of each request, in seconds after its start."""
+    return lambda requests: [
+        r.model_copy(update={name: r.started + after for name, after in changed.items()}) for r in requests
+    ]
 
 
 def affinity(change: Change) -> Callable[[], Run]:
@@ -144,9 +158,50 @@ CASES: dict[str, tuple[Callable[[], Run], str]] = {
         "affinity_on",
     ),
     "every video on one replica": (
-        robin(lambda requests: [r.model_copy(update={"replica": f"r{r.video}"}) for r in requests]),
+        lambda: made([r.model_copy(update={"replica": f"r{r.video}"}) for r in plain_long()], LONG_ROBIN),
         "round_robin_sticky",
     ),
+    "nine of ten questions at the replica of the one before": (
+        lambda: made([r.model_copy(update={"replica": f"r{r.turn // 10 % 2}"}) for r in plain_long()], LONG_ROBIN),
+        "round_robin_sticky",
+    ),
+    "all on one replica of a fleet of two": (
+        lambda: made([r.model_copy(update={"replica": "r0"}) for r in plain_long()], LONG_ROBIN).model_copy(
+            update={"fleet": [2]}),
+        "round_robin_sticky",
+    ),
+    "a foreign fleet of two that is always warm": (
+        lambda: made(every(replica=None, session_state=None)(plain_long()), LONG_ROBIN).model_copy(
+            update={"fleet": [2]}),
+        "round_robin_sticky",
+    ),
+    "round robin of which nothing tells where it went": (
+        robin(every(replica=None, session_state=None)), "round_robin_unproved"),
+    "fewer videos than questions in flight": (
+        lambda: made([r.model_copy(update={"concurrency": 3}) for r in clean()],
+                     WORK.model_copy(update={"concurrency": (3,)})),
+        "concurrency_unreached",
+    ),
+    "a client that asks one after another": (
+        lambda: made([r.model_copy(update={"concurrency": 2}) for r in long()],
+                     LONG.model_copy(update={"concurrency": (2,)})),
+        "concurrency_unreached",
+    ),
+    "a stream that came at once": (
+        lambda: made(every_time(first=0.4999, last=0.5)(clean(8)), WORK.model_copy(update={"output_tokens": 8})),
+        "stream_buffered",
+    ),
+    "a stream in two buffers": (
+        lambda: made(every(pieces=8, bursts=2)(clean(8)), WORK.model_copy(update={"output_tokens": 8})),
+        "stream_buffered",
+    ),
+    "a busy client": (lambda: made(every(client_late_s=0.03)(long()), LONG), "client_slow"),
+    "a client that pauses between questions": (
+        lambda: made(every_time(ended=0.8, last=0.4)(long()), LONG), "client_slow"),
+    "a fleet that shrank": (
+        lambda: made(clean()).model_copy(update={"fleet": [2, 1]}), "fleet_changed"),
+    "more replicas than the caller says": (
+        lambda: made(clean()).model_copy(update={"fleet": [1], "fleet_by": "caller"}), "fleet_contradicted"),
 }  # fmt: skip
 
 
@@ -198,10 +253,55 @@ def test_a_question_after_a_spill_is_at_home_again() -> None:
     assert "session_scattered" in [finding.code for finding in check(made(spilled, LONG))]
 
 
+EIGHT = WORK.model_copy(update={"output_tokens": 8})
+HONEST: dict[str, Callable[[], Run]] = {
+    "two questions that by chance stayed where the ones before were": robin(
+        lambda requests: [r.model_copy(update={"replica": f"r{r.video}"}) for r in requests]
+    ),
+    "round robin on one replica that the server tells": robin(every(replica="r0")),
+    "round robin on one replica that the caller tells": lambda: made(
+        every(replica=None, session_state=None)(plain()), ROBIN
+    ).model_copy(update={"fleet": [1], "fleet_by": "caller"}),
+    "always warm on two replicas, but hardly asked": lambda: made(
+        every(replica=None, session_state=None)(plain()), ROBIN
+    ).model_copy(update={"fleet": [2], "fleet_by": "caller"}),
+    "a foreign round robin with a cold question on the second replica": robin(
+        lambda requests: swap(1, cached_tokens=0)(every(replica=None, session_state=None)(requests))
+    ),
+    "a question in each half on the other replica": lambda: made(
+        [r.model_copy(update={"replica": f"r{r.turn // 2 % 2}"}) for r in plain_long()], LONG_ROBIN
+    ),
+    "one answer of several that came at once": lambda: made(swap(0, first=0.4999, last=0.5)(clean(8)), EIGHT),
+    "one answer of several in bursts": lambda: made(
+        swap(0, pieces=8, bursts=1)(every(pieces=8, bursts=7)(clean(8))), EIGHT
+    ),
+    "too few tokens to see a pace": affinity(every_time(first=0.4999, last=0.5)),
+    "little text between long pauses": lambda: made(every(pieces=2, bursts=1)(clean(8)), EIGHT),
+    "a busy client in a run of four questions": affinity(every(client_late_s=1.0)),
+    "a client that was late with two of 42": lambda: made(
+        swap(3, client_late_s=1.0)(swap(9, client_late_s=1.0)(long())), LONG
+    ),
+    "a client that was late by less than a tenth of TTFT": lambda: made(
+        every(client_late_s=0.03)(every_time(first=0.4)(long())), LONG
+    ),
+    "as many videos as questions in flight": lambda: made(
+        [r.model_copy(update={"concurrency": 2}) for r in clean()], WORK.model_copy(update={"concurrency": (2,)})
+    ),
+    "a fleet that stayed": lambda: made(clean()).model_copy(update={"fleet": [2, 2]}),
+}
+
+
+@pytest.mark.parametrize("case", HONEST)
+def test_an_honest_run_is_not_refused(case: str, tmp_path: Path) -> None:
+    run = HONEST[case]()
+    assert check(run) == []
+    assert len(report.write(run, tmp_path)) == 1
+
+
 def test_the_documentation_names_every_code() -> None:
     root = Path(__file__).parents[2]
-    source = (root / "src/cosmos3_serve/bench/validity.py").read_text()
-    codes = set(re.findall(r"(?:Finding|_of)\(\s*\"([a-z_]+)\"", source))
+    source = "".join((root / f"src/cosmos3_serve/bench/{name}.py").read_text() for name in ("validity", "conduct"))
+    codes = set(re.findall(r"(?:Finding|of_requests)\(\s*\"([a-z_]+)\"", source))
     assert {code for _, code in CASES.values()} == codes, "each has a case that makes it"
     page = (root / "docs/benchmarking.md").read_text()
     assert not {code for code in codes if f"`{code}`" not in page}

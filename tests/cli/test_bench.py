@@ -15,6 +15,8 @@ from cosmos3_serve.reasoner_client.served import until_served
 
 WORK = ["--load", "own", "--videos", "3", "--questions", "2", "--output-tokens", "4", "--concurrency", "1,2"]
 
+ONE = ["--videos", "1", "--concurrency", "1"]
+
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -133,6 +135,8 @@ def test_the_caller_says_the_weights_of_a_foreign_server(
         (["--concurrency", "1,1"], 2, "usage"),
         (["--concurrency", "a"], 2, "usage"),
         (["--videos", "9"], 2, "videos_too_few"),
+        (["--concurrency", "1,4"], 2, "concurrency_unreached"),
+        (["--replicas", "3"], 2, "replicas_contradicted"),
         (["--videos-dir", "/dev/null"], 2, "invalid_input"),
         (["--model", "other"], 2, "model_not_served"),
         (["--token-env", "NOT_SET"], 2, "no_token"),
@@ -154,10 +158,10 @@ def test_clips_are_made_in_a_codec_that_the_server_decodes(tmp_path: Path, capsy
     with bench_server(BenchServer(decodes=("mpeg4",))) as server:
         code, found = run(capsys, *argv, "--workers", "1", "--endpoint", server.url)
         assert (code, found["recipe"]["codec"]) == (0, "mpeg4")
-        code, found = run(capsys, *measure(tmp_path / "v", tmp_path / "r", "session-affinity", server), "--videos", "1")
+        code, found = run(capsys, *measure(tmp_path / "v", tmp_path / "r", "session-affinity", server), *ONE)
         assert (code, found["valid"]) == (0, True)
     with bench_server(BenchServer(decodes=("h264",))) as server:
-        code, found = run(capsys, *measure(tmp_path / "v", tmp_path / "s", "session-affinity", server), "--videos", "1")
+        code, found = run(capsys, *measure(tmp_path / "v", tmp_path / "s", "session-affinity", server), *ONE)
         assert (code, found["code"]) == (2, "no_codec") and not (tmp_path / "s").exists()
         code, found = run(capsys, *argv, "--workers", "1", "--codec", "auto", "--endpoint", server.url)
         assert (code, found["code"]) == (2, "videos_other_recipe")
@@ -186,7 +190,7 @@ def test_clips_join_the_ones_that_are_there_as_those_were_made(
 def test_a_run_without_clips_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with bench_server(BenchServer(decodes=("mpeg4",))) as server:
         argv = measure(tmp_path / "made", tmp_path / "r", "session-affinity", server)
-        code, found = run(capsys, *argv, "--videos", "1")
+        code, found = run(capsys, *argv, *ONE)
     assert (code, found["valid"]) == (0, True)
     recipe = json.loads((tmp_path / "made" / "videos.json").read_text())["recipe"]
     assert (recipe["seconds"], recipe["fps"], recipe["width"], recipe["codec"]) == (30, 2, 640, "mpeg4")

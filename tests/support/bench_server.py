@@ -39,6 +39,8 @@ class BenchServer:
     """`profile` is what it does, whatever it is asked for; `header` is where it takes sessions from.
 
     `foreign`: it speaks as Dynamo does: no headers of ours, no count of video tokens, a worker's id on demand.
+    `buffers`: an answer goes out once it is whole, as behind a proxy that buffers streams.
+    `pace_s`: seconds between tokens; `shrinks_after`: questions after which it says that a replica less serves.
     `decodes`: codecs of data URLs that it accepts, by FFmpeg's names; None: it looks at none.
     """
 
@@ -48,6 +50,9 @@ class BenchServer:
     foreign: bool = False
     decodes: tuple[str, ...] | None = None
     text_tokens: int = 20
+    buffers: bool = False
+    pace_s: float = 0.001
+    shrinks_after: int = 0
     faults: Faults = field(default_factory=Faults)
 
     def __post_init__(self) -> None:
@@ -59,7 +64,19 @@ class BenchServer:
 
     def app(self) -> Starlette:
         return Starlette(
-            routes=[Route("/v1/models", self.models), Route("/v1/chat/completions", self.chat, methods=["POST"])]
+            routes=[
+                Route("/v1/models", self.models),
+                Route("/ready", self.ready),
+                Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            ]
+        )
+
+    async def ready(self, request: Request) -> JSONResponse:
+        if self.foreign:
+            return JSONResponse({"error": "no such path"}, status_code=404)
+        serving = self.replicas - (1 if 0 < self.shrinks_after <= self.asked else 0)
+        return JSONResponse(
+            {"replicas": {f"r{n}": "ready" if n < serving else "starting" for n in range(self.replicas)}}
         )
 
     async def models(self, request: Request) -> JSONResponse:
@@ -92,8 +109,9 @@ class BenchServer:
             "x-cosmos3-media": "hit" if hit else "miss",
         }
         worker = {"nvext": {"worker_id": {"decode_worker_id": 7000 + replica}}} if "nvext" in body else {}
+        answer = self._answer(tokens, hit, fault, VIDEO_TOKENS if video else 0, worker)
         return StreamingResponse(
-            self._answer(tokens, hit, fault, VIDEO_TOKENS if video else 0, worker),
+            _whole(answer) if self.buffers else answer,
             media_type="text/event-stream",
             headers={} if self.foreign else headers,
         )
@@ -113,7 +131,8 @@ class BenchServer:
         self, tokens: int, hit: bool, fault: str, seen: int, more: dict[str, object]
     ) -> AsyncIterator[bytes]:
         await asyncio.sleep(0 if hit else 0.005)
-        for _ in range(tokens):
+        for number in range(tokens):
+            await asyncio.sleep(self.pace_s if number else 0)
             yield _event({"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}], **more})
         if fault == "cut":
             return
@@ -128,6 +147,10 @@ class BenchServer:
         }
         yield _event({"choices": [], "usage": usage})
         yield b"data: [DONE]\n\n"
+
+
+async def _whole(answer: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield b"".join([event async for event in answer])
 
 
 def codec_of(url: str) -> str:

@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cosmos3_serve.bench.findings import refuse
 from cosmos3_serve.bench.load import text_of
 from cosmos3_serve.bench.proxy import recording_proxy
 from cosmos3_serve.bench.records import SESSION_HEADER, Request, Workload
 from cosmos3_serve.bench.seen import above_text
-from cosmos3_serve.bench.validity import of_session, refuse
+from cosmos3_serve.bench.validity import of_session
 from cosmos3_serve.errors import ServiceFailure, UsageError
 
 VERSION = "0.13.0"

@@ -15,6 +15,8 @@ from cosmos3_serve.bench.run_folder import cell
 from cosmos3_serve.bench.statistics import Level, levels, ratio_interval
 from cosmos3_serve.errors import InputError
 
+SESSIONS_A_REPLICA = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Gain:
@@ -54,7 +56,7 @@ def compare(a: Run, b: Run) -> list[Gain]:
         raise InputError(
             f"the runs are no match: {'; '.join(differences)}",
             code="runs_not_matched",
-            remedy="run both with the same videos, questions, tokens, levels, repeats and transport",
+            remedy="run both with the same videos, questions, tokens, levels, repeats, transport and replicas",
         )
     rows_a, rows_b = _by_level(levels(a)), _by_level(levels(b))
     gains = []
@@ -82,8 +84,29 @@ def notes(a: Run, b: Run) -> list[str]:
         found.append("Rows marked * began, at least once, with caches that may have held the videos.")
     if not same_videos(a, b):
         found.append("The runs asked about other videos of the same recipe.")
+    found += [
+        f"{name}: the server does not say how many replicas it has, nor did the caller (--replicas): whether both"
+        " fleets have one size is not checked."
+        for name, run in (("A", a), ("B", b))
+        if fleet(run) is None
+    ]
     found += [f"{name}: {UNCHECKED}" for name, run in (("A", a), ("B", b)) if not run.temperature_checked]
     return found
+
+
+def fleet(run: Run) -> int | None:
+    """How many replicas served the run: as it was told, else as many as answered; None: nobody can say.
+
+    If sessions are spread evenly, `SESSIONS_A_REPLICA` of them a replica miss one replica in less than one of a
+    thousand runs; from fewer of them nothing is concluded.
+    """
+    if run.replicas is not None:
+        return run.replicas
+    seen = {request.replica for request in run.requests}
+    sessions = len({(r.repeat, r.concurrency, r.video) for r in run.requests})
+    if None in seen or sessions < SESSIONS_A_REPLICA * (len(seen) + 1):
+        return None
+    return len(seen)
 
 
 def same_videos(a: Run, b: Run) -> bool:
@@ -95,7 +118,7 @@ def as_dict(a: Run, b: Run, gains: list[Gain]) -> dict[str, object]:
     about = {
         name: {"server": run.server, "profile": run.workload.profile, "weights": run.weights,
                "weights_by": run.weights_by, "started_at": run.started_at,
-               "temperature_checked": run.temperature_checked}
+               "temperature_checked": run.temperature_checked, "replicas": fleet(run)}
         for name, run in (("a", a), ("b", b))
     }  # fmt: skip
     return about | {"same_videos": same_videos(a, b), "notes": notes(a, b), "gains": [asdict(gain) for gain in gains]}
@@ -137,7 +160,9 @@ def title(a: Run, b: Run) -> str:
 
 
 def described(name: str, run: Run) -> str:
-    return f"{name}: {run.server}, {run.workload.profile}, weights {weights(run)}, {run.started_at}."
+    size = fleet(run)
+    replicas = "" if size is None else f"{size} replica(s), "
+    return f"{name}: {run.server}, {replicas}{run.workload.profile}, weights {weights(run)}, {run.started_at}."
 
 
 def markdown(a: Run, b: Run, gains: list[Gain]) -> str:
@@ -163,6 +188,9 @@ def _differences(a: Run, b: Run) -> list[str]:
         found.append("another recipe of the videos")
     elif not a.workload.fresh and {v.sha256 for v in a.videos} != {v.sha256 for v in b.videos}:
         found.append("other videos")
+    sizes = [fleet(run) for run in (a, b)]
+    if None not in sizes and sizes[0] != sizes[1]:
+        found.append(f"a fleet of {sizes[0]} replicas against {sizes[1]}")
     for name in ("model", "weights", "load"):
         if getattr(a, name) != getattr(b, name):
             found.append(f"{name} {getattr(a, name)!r} against {getattr(b, name)!r}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from cosmos3_serve.bench.loop_delay import LoopDelay
 from cosmos3_serve.bench.proxy import recording_proxy
 from cosmos3_serve.bench.records import Request, Workload
 from cosmos3_serve.bench.seen import video_tokens
@@ -20,6 +21,9 @@ from cosmos3_serve.proxies import direct
 
 MAX_LINE = 4 * 1024 * 1024
 CONNECT_S = 10.0
+# A pause in the text that ends a burst: longer than it takes to read an event that is there, shorter than any engine's
+# time between tokens.
+PAUSE_S = 0.0005
 
 
 class Load:
@@ -56,6 +60,7 @@ class Load:
         self._text_tokens, self._worker_ids = text_tokens, worker_ids
         self._arrives: bool | None = None
         self.proof: str | None = None
+        self._loop = LoopDelay(clock)
 
     async def prove(self) -> None:
         """One question without a video through a recording proxy: whether a session's header goes out as it should."""
@@ -84,7 +89,7 @@ class Load:
                     records.append(await self._ask(http, video, turn, name, concurrency, repeat))
                     done()
 
-        async with self._client(self._base, concurrency) as http, asyncio.TaskGroup() as group:
+        async with self._client(self._base, concurrency) as http, self._loop, asyncio.TaskGroup() as group:
             for _ in range(min(concurrency, len(videos))):
                 group.create_task(session(http))
         return records
@@ -109,6 +114,7 @@ class Load:
             await self._stream(http, body, sent, facts)
         except (httpx.HTTPError, ContractViolation, ValueError) as error:
             facts["error"] = f"{type(error).__name__}: {str(error)[:200]}"
+        ended = self._clock()
         return Request(
             repeat=repeat,
             concurrency=concurrency,
@@ -118,7 +124,8 @@ class Load:
             headers=tuple(header.lower() for header in sent),
             header_seen=self._arrives if affinity else None,
             started=started,
-            ended=self._clock(),
+            ended=ended,
+            client_late_s=self._loop.longest(started, ended),
             **facts,
         )
 
@@ -184,6 +191,9 @@ def _take(event: Mapping[str, Any], facts: dict[str, Any], clock: Callable[[], f
         if delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"):
             now = clock()
             facts.setdefault("first", now)
+            facts["pieces"] = facts.get("pieces", 0) + 1
+            if "last" not in facts or now - facts["last"] > PAUSE_S:
+                facts["bursts"] = facts.get("bursts", 0) + 1
             facts["last"] = now
         facts["finish_reason"] = choice.get("finish_reason") or facts.get("finish_reason")
     usage = event.get("usage")

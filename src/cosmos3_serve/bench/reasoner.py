@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,11 +13,14 @@ from typing import Any, Protocol
 from cosmos3_serve.bench import machine
 from cosmos3_serve.bench.aiperf import AIPerfLoad
 from cosmos3_serve.bench.codec import choose_codec, clip_url
+from cosmos3_serve.bench.conduct import require_possible
+from cosmos3_serve.bench.findings import refuse
+from cosmos3_serve.bench.fleet import fleet_size, known_fleet
 from cosmos3_serve.bench.load import Load, text_of
 from cosmos3_serve.bench.media_server import serve_videos
 from cosmos3_serve.bench.records import Request, Run, Weights, Workload
 from cosmos3_serve.bench.served_clips import refuse_changed, refuse_changed_at
-from cosmos3_serve.bench.validity import of_session, refuse
+from cosmos3_serve.bench.validity import of_session
 from cosmos3_serve.bench.videos import Video, VideoSet, refuse_duplicates
 from cosmos3_serve.errors import ContractViolation, InputError
 from cosmos3_serve.reasoner_client.ask import Reasoner
@@ -72,22 +75,31 @@ class Known:
     Args:
         weights: recorded as the caller's statement where the server says nothing of its weights.
         worker_ids: it is Dynamo, and says on demand which worker answered.
+        replicas: of a server that does not say how many it has.
     """
 
     server: str = ""
     weights: Weights | None = None
     worker_ids: bool = False
+    replicas: int | None = None
 
 
 class Target:
     """One endpoint with its clips, ready for its levels; `records` grows with them."""
 
     def __init__(
-        self, workload: Workload, listing: VideoSet, videos: list[Video], about: Mapping[str, Any], load: Generator
+        self,
+        workload: Workload,
+        listing: VideoSet,
+        videos: list[Video],
+        about: Mapping[str, Any],
+        load: Generator,
+        fleet: Callable[[], Awaitable[int | None]],
     ) -> None:
         self.workload, self.records = workload, list[Request]()
         self._listing, self._videos, self._about, self._load = listing, videos, about, load
         self._started = ""
+        self._ask_fleet, self._fleet = fleet, list(about["fleet"])
 
     async def level(
         self, concurrency: int, repeat: int, progress: Progress = _silent, level_ended: LevelEnded = _silent
@@ -107,6 +119,8 @@ class Target:
         self._started = self._started or datetime.now(UTC).isoformat(timespec="seconds")
         names = [video.name for video in self._videos[first : first + work.videos]]
         self.records += await self._load.level(names, concurrency=concurrency, repeat=repeat, done=done)
+        if self._about["fleet_by"] == "server" and (size := await self._ask_fleet()) is not None:
+            self._fleet.append(size)
         level_ended(label, self._load.summary)
 
     def run(self) -> Run:
@@ -115,7 +129,7 @@ class Target:
             workload=self.workload,
             recipe=self._listing.recipe,
             videos=self._videos,
-            **self._about,
+            **{**self._about, "fleet": self._fleet},
             load=self._load.name,
             proof_session=self._load.proof,
             machine=machine.describe(),
@@ -187,14 +201,16 @@ async def prepare(
         reasoner: an entered client of the endpoint.
 
     Raises:
-        InputError: fewer clips than the workload needs (code `videos_too_few`), a codec that the server does not
-            decode (`no_codec`), another model (`model_not_served`), or other weights than the server says
-            (`weights_contradicted`).
+        InputError: fewer videos than questions in flight (code `concurrency_unreached`), fewer clips than the workload
+            needs (`videos_too_few`), a codec that the server does not
+            decode (`no_codec`), another model (`model_not_served`), or other weights or another number of
+            replicas than the server says (`weights_contradicted`, `replicas_contradicted`).
         IntegrityError: a clip is not what the listing says (code `video_changed`), or two are equal
             (`videos_duplicate`).
         Refusal: with AIPerf, sessions are not kept as the profile wants (code `run_invalid`).
         Cosmos3Error: the endpoint cannot be reached, or refuses before the first question.
     """
+    require_possible(workload)
     listing = VideoSet.read(directory)
     videos = listing.videos[: workload.needed()]
     if len(videos) < workload.needed():
@@ -206,7 +222,7 @@ async def prepare(
     refuse_duplicates(videos)
     if workload.transport != "http" or not places.base_url:
         await asyncio.to_thread(refuse_changed, directory, videos)
-    about = await _about(reasoner, known)
+    about = await _about(reasoner, known) | await known_fleet(reasoner, known.replicas)
     with ExitStack() as stack:
         base = places.base_url.rstrip("/")
         if workload.transport == "http" and not base:
@@ -223,7 +239,7 @@ async def prepare(
             refuse(list(of_session(workload, facts.get("x-cosmos3-session"))))
         part = await _parts(reasoner, workload, directory, videos, base)
         load = await _load(reasoner, token, workload, part, known, aiperf)
-        yield Target(workload, listing, videos, about, load)
+        yield Target(workload, listing, videos, about, load, lambda: fleet_size(reasoner))
 
 
 async def _load(

@@ -53,6 +53,8 @@ class Request(BaseModel):
         first, last: when the first and the last piece of text came.
         session_state: `x-cosmos3-session` of our server: new, hit, moved, spilled (this question alone went elsewhere),
             none. AIPerf does not write it down.
+        pieces, bursts: events with text, and how many times some came after a pause. AIPerf writes neither down.
+        client_late_s: the longest time for which the client's event loop was busy meanwhile.
         replica, media_state: `x-cosmos3-replica` and `x-cosmos3-media` of our server, or the worker's id of Dynamo.
     """
 
@@ -79,6 +81,9 @@ class Request(BaseModel):
     session_state: str | None = None
     media_state: str | None = None
     last: float | None = None
+    pieces: int | None = None
+    bursts: int | None = None
+    client_late_s: float | None = None
 
     @property
     def ttft(self) -> float:
@@ -111,6 +116,8 @@ class Run(BaseModel):
     Args:
         weights: random, pretrained or unknown; `weights_by` says whose word that is.
         proof_session: `x-cosmos3-session` of the answer to the question before the run; None where it is not sent.
+        fleet: serving replicas before the run and after each level, as `/ready` says, else the caller's number; empty:
+            nobody told. `fleet_by` says whose word that is.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -125,9 +132,16 @@ class Run(BaseModel):
     weights_by: Literal["server", "caller"] = "server"
     load: str
     proof_session: str | None = None
+    fleet: list[int] = []
+    fleet_by: Literal["server", "caller"] = "server"
     machine: dict[str, str | int | float | list[float]]
     started_at: str
     requests: list[Request]
+
+    @property
+    def replicas(self) -> int | None:
+        """How many replicas served it when it began; None: nobody told."""
+        return self.fleet[0] if self.fleet else None
 
     @property
     def temperature_checked(self) -> bool:

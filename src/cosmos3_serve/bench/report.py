@@ -89,6 +89,12 @@ def weights(run: Run) -> str:
     return run.weights + (" (the caller's statement, not the server's)" if run.weights_by == "caller" else "")
 
 
+def _fleet(run: Run) -> str:
+    if run.replicas is None:
+        return ""
+    return f"{run.replicas} replica(s){' (the caller says)' if run.fleet_by == 'caller' else ''}, "
+
+
 def _by_replica(row: Level) -> str:
     return "/".join(map(str, row.requests_by_replica))
 
@@ -103,9 +109,10 @@ def markdown(run: Run, rows: list[Level]) -> str:
     lines = [
         f"# {run.model}, {work.profile}",
         "",
-        f"{run.started_at}, server {run.server}, **weights: {weights(run)}**, load: {run.load}. {work.videos} videos of"
-        f" {run.recipe.seconds} s at {run.recipe.fps} fps, {run.recipe.width}×{run.recipe.height} {run.recipe.codec},"
-        f" sent as {work.transport}; {work.questions} questions each, {work.output_tokens} tokens an answer; {reuse}.",
+        f"{run.started_at}, server {run.server}, {_fleet(run)}**weights: {weights(run)}**, load: {run.load}."
+        f" {work.videos} videos of {run.recipe.seconds} s at {run.recipe.fps} fps,"
+        f" {run.recipe.width}×{run.recipe.height} {run.recipe.codec}, sent as {work.transport};"
+        f" {work.questions} questions each, {work.output_tokens} tokens an answer; {reuse}.",
         "",
         f"Client's machine: {', '.join(f'{name} {value}' for name, value in run.machine.items())}.",
         "",

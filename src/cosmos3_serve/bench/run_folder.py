@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from cosmos3_serve.bench.validity import Finding
+from cosmos3_serve.bench.findings import Finding
 from cosmos3_serve.errors import InputError
 
 T = TypeVar("T")

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
+from cosmos3_serve.bench import conduct
+from cosmos3_serve.bench.findings import Finding, by_level, level_name, most, of_requests, refuse, request_name
 from cosmos3_serve.bench.records import Request, Run, Workload
-from cosmos3_serve.errors import FieldError, Refusal
 
-SHOWN = 5
 NO_SESSION = "none"
 # What a server says of a later question that it did not ask where the session was.
 ASTRAY = ("moved", "spilled", "new")
 # Of the later questions of a level: more of them, and what was measured is not affinity.
 ASTRAY_SHARE = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """`code` is stable; `count` is how often, `example` where first."""
-
-    code: str
-    text: str
-    count: int = 1
-    example: str = ""
-
-    def as_text(self) -> str:
-        first = f", first {self.example}" if self.example else ""
-        return f"{self.text} ({self.count} times{first})"
+# Of the later questions of a round robin: more of them at the replica of the one before is not round robin. With so
+# many questions chance does it less than once in a thousand runs, also on two replicas.
+STAYED_SHARE = 0.9
+ENOUGH = 20
 
 
 def require_valid(run: Run) -> None:
@@ -37,22 +26,6 @@ def require_valid(run: Run) -> None:
         Refusal: code `run_invalid`; `errors` holds each finding, named by its code.
     """
     refuse(check(run))
-
-
-def refuse(findings: Sequence[Finding]) -> None:
-    """
-    Raises:
-        Refusal: code `run_invalid`, if there is any finding.
-    """
-    if not findings:
-        return
-    more = f" (and {len(findings) - 1} more)" if findings[1:] else ""
-    raise Refusal(
-        f"the run is invalid: {findings[0].text}{more}",
-        code="run_invalid",
-        remedy="mend what the findings name and run again; the records are kept, figures are not",
-        errors=[FieldError(finding.code, finding.as_text()) for finding in findings],
-    )
 
 
 def check(run: Run) -> list[Finding]:
@@ -67,12 +40,12 @@ def answered(run: Run) -> Iterable[Finding]:
     bad = [r for r in run.requests if r.error is not None or r.status != 200 or r.first is None]
     if bad:
         kinds = Counter(r.error or f"status {r.status}" if r.first is None or r.error else "no text" for r in bad)
-        yield _of("request_failed", f"requests failed: {most(kinds)}", bad)
+        yield of_requests("request_failed", f"requests failed: {most(kinds)}", bad)
     odd = [
         r for r in run.requests if r.first is not None and not r.started <= r.first <= (r.last or r.first) <= r.ended
     ]
     if odd:
-        yield _of("clock", "times of a request are out of order", odd)
+        yield of_requests("clock", "times of a request are out of order", odd)
 
 
 def complete(run: Run) -> Iterable[Finding]:
@@ -86,7 +59,9 @@ def complete(run: Run) -> Iterable[Finding]:
         yield Finding("level_missing", f"{len(expected - set(asked))} levels did not run", len(expected ^ set(asked)))
     for key, videos in asked.items():
         if len(videos) != work.videos:
-            yield Finding("video_missing", f"{len(videos)} of {work.videos} videos were asked about", 1, _level(key))
+            yield Finding(
+                "video_missing", f"{len(videos)} of {work.videos} videos were asked about", 1, level_name(key)
+            )
         wrong = [
             video
             for video, requests in videos.items()
@@ -97,7 +72,7 @@ def complete(run: Run) -> Iterable[Finding]:
                 "video_incomplete",
                 f"videos have not all their {work.questions} questions, each once and in order",
                 len(wrong),
-                f"{wrong[0]} at {_level(key)}",
+                f"{wrong[0]} at {level_name(key)}",
             )
 
 
@@ -106,7 +81,7 @@ def lengths(run: Run) -> Iterable[Finding]:
     bad = [r for r in run.requests if r.output_tokens != wanted]
     if bad:
         seen = Counter(str(r.output_tokens) for r in bad)
-        yield _of("output_length", f"answers have not exactly {wanted} tokens: {most(seen)}", bad)
+        yield of_requests("output_length", f"answers have not exactly {wanted} tokens: {most(seen)}", bad)
 
 
 def distinct(run: Run) -> Iterable[Finding]:
@@ -117,14 +92,14 @@ def distinct(run: Run) -> Iterable[Finding]:
     listed = {video.name for video in run.videos}
     strange = [r for r in run.requests if r.video not in listed]
     if strange:
-        yield _of("video_unlisted", "a request names a video that is not listed", strange)
+        yield of_requests("video_unlisted", "a request names a video that is not listed", strange)
 
 
 def seen(run: Run) -> Iterable[Finding]:
     """The model saw the video: its tokens are in the usage, as the server counts them or as the prompt is longer."""
     blind = [r for r in run.requests if not r.video_tokens]
     if blind:
-        yield _of("video_not_seen", "the usage counts no tokens of the video", blind)
+        yield of_requests("video_not_seen", "the usage counts no tokens of the video", blind)
 
 
 def headers(run: Run) -> Iterable[Finding]:
@@ -134,14 +109,14 @@ def headers(run: Run) -> Iterable[Finding]:
     if run.workload.profile == "round-robin":
         sent = [r for r in run.requests if r.session is not None or name in r.headers]
         if sent:
-            yield _of("session_header_sent", "pure round robin sends no session header", sent)
+            yield of_requests("session_header_sent", "pure round robin sends no session header", sent)
         kept = [r for r in run.requests if r.session_state not in (NO_SESSION, None)]
         if kept:
-            yield _of("affinity_on", "the server kept sessions although the profile is round robin", kept)
+            yield of_requests("affinity_on", "the server kept sessions although the profile is round robin", kept)
         return
     unsent = [r for r in run.requests if r.session is None or name not in r.headers]
     if unsent:
-        yield _of("session_header_missing", f"requests carry no {run.workload.session_header}", unsent)
+        yield of_requests("session_header_missing", f"requests carry no {run.workload.session_header}", unsent)
     # A server that speaks of sessions knows better than what was seen on the way to it.
     unproved = [
         r
@@ -149,7 +124,7 @@ def headers(run: Run) -> Iterable[Finding]:
         if r.session_state == NO_SESSION or (r.session_state is None and r.header_seen is not True)
     ]
     if unproved:
-        yield _of("session_header_unproved", "nothing proves that the session header arrived", unproved)
+        yield of_requests("session_header_unproved", "nothing proves that the session header arrived", unproved)
     by_video: dict[tuple[int, int, str], set[str | None]] = defaultdict(set)
     for request in run.requests:
         by_video[request.repeat, request.concurrency, request.video].add(request.session)
@@ -195,28 +170,62 @@ def routed(run: Run) -> Iterable[Finding]:
         elif homes.setdefault(request.session, request.replica) != request.replica:
             strayed.append(request)
     if strayed:
-        yield _of("session_scattered", "questions of one session went to several replicas", strayed)
-    for key, requests in _by_level(run).items():
+        yield of_requests("session_scattered", "questions of one session went to several replicas", strayed)
+    for key, requests in by_level(run).items():
         later = [r for r in requests if r.turn > 0]
         astray = [r for r in later if r.session_state in ASTRAY]
         if len(astray) > ASTRAY_SHARE * len(later):
             kinds = most(Counter(str(r.session_state) for r in astray))
             text = f"more than {ASTRAY_SHARE:.0%} of the later questions left their session's replica: {kinds}"
-            yield Finding("affinity_not_kept", text, len(astray), _level(key))
+            yield Finding("affinity_not_kept", text, len(astray), level_name(key))
 
 
 def mixed(run: Run) -> Iterable[Finding]:
-    """Round robin that leaves every video on one replica has affinity's figures under another name."""
-    if run.workload.profile != "round-robin" or run.workload.questions < 2:
+    """Round robin that leaves the videos on one replica each has affinity's figures under another name."""
+    if run.workload.profile != "round-robin" or run.workload.questions < 2 or run.replicas == 1:
         return
-    for key, requests in _by_level(run).items():
-        places: dict[str, set[str]] = defaultdict(set)
-        for request in requests:
-            if request.replica is not None:
-                places[request.video].add(request.replica)
-        if len(set().union(*places.values())) > 1 and all(len(replicas) == 1 for replicas in places.values()):
-            text = "several replicas answered, and all questions of each video went to one of them"
-            yield Finding("round_robin_sticky", text, len(places), _level(key))
+    if run.requests and all(request.replica is not None for request in run.requests):
+        if run.replicas is None and len({request.replica for request in run.requests}) == 1:
+            return  # a fleet of one, as far as anybody tells
+        for key, requests in by_level(run).items():
+            stayed = _stayed(requests)
+            if len(stayed) >= ENOUGH and sum(stayed) >= STAYED_SHARE * len(stayed):
+                text = f"{sum(stayed)} of {len(stayed)} later questions went to the replica of the one before"
+                yield Finding("round_robin_sticky", f"{text}: affinity by another name", 1, level_name(key))
+        return
+    if NO_SESSION in (run.proof_session, *{request.session_state for request in run.requests}):
+        return  # the server's own word; `headers` refuses any other
+    first = next(((r.repeat, r.concurrency) for r in run.requests), None)
+    later: dict[tuple[int, int, str], list[bool]] = defaultdict(list)
+    for request in run.requests:
+        key = request.repeat, request.concurrency
+        if request.turn > 0 and (run.workload.fresh or key == first) and request.is_warm is not None:
+            later[(*key, request.video)].append(request.is_warm)
+    # A video that is asked about on another replica is cold there once more.
+    warm = [video for video, found in later.items() if all(found)]
+    if len(warm) < STAYED_SHARE * len(later):
+        return
+    if later and run.replicas is not None:
+        if sum(map(len, later.values())) >= ENOUGH:
+            text = f"{len(warm)} of {len(later)} videos were in the cache at every later question"
+            yield Finding("round_robin_sticky", f"{text}, on {run.replicas} replicas: affinity by another name")
+        return
+    yield Finding(
+        "round_robin_unproved",
+        "nothing tells that the questions of a video went to several replicas: no replica, no word of sessions, and no"
+        " later question that was cold (--replicas 1 if it is a single replica; --load own --worker-ids of Dynamo)",
+    )
+
+
+def _stayed(requests: Iterable[Request]) -> list[bool]:
+    """Of each later question, whether it went to the replica of the one before it."""
+    last: dict[str, str | None] = {}
+    found = []
+    for request in sorted(requests, key=lambda r: r.started):
+        if request.video in last:
+            found.append(request.replica == last[request.video])
+        last[request.video] = request.replica
+    return found
 
 
 def temperatures(run: Run) -> Iterable[Finding]:
@@ -224,43 +233,24 @@ def temperatures(run: Run) -> Iterable[Finding]:
     work = run.workload
     untold = [r for r in run.requests if r.error is None and r.cached_tokens is None]
     if untold and any(r.cached_tokens is not None for r in run.requests):
-        yield _of("cached_partial", "some answers count cached tokens and these do not: not all can be checked", untold)
+        yield of_requests(
+            "cached_partial", "some answers count cached tokens and these do not: not all can be checked", untold
+        )
     first_level = next(((r.repeat, r.concurrency) for r in run.requests), None)
     for request in run.requests:
         fresh = work.fresh or (request.repeat, request.concurrency) == first_level
         if request.turn == 0 and fresh and request.is_warm:
-            yield Finding("cold_is_warm", "the first question of a new video found it in the cache", 1, _name(request))
+            yield Finding(
+                "cold_is_warm", "the first question of a new video found it in the cache", 1, request_name(request)
+            )
             return
     if work.profile == "session-affinity":
         cold = [r for r in run.requests if r.turn > 0 and r.session_state not in ASTRAY and r.is_warm is False]
         if cold:
-            yield _of("warm_is_cold", "a later question of a session did not find its video in the cache", cold)
+            yield of_requests("warm_is_cold", "a later question of a session did not find its video in the cache", cold)
 
 
 CHECKS: tuple[Callable[[Run], Iterable[Finding]], ...] = (
-    answered, complete, lengths, distinct, seen, headers, routed, mixed, temperatures,
+    answered, complete, conduct.concurrent, conduct.kept_up, conduct.streamed, conduct.steady, lengths, distinct, seen,
+    headers, routed, mixed, temperatures,
 )  # fmt: skip
-
-
-def _by_level(run: Run) -> dict[tuple[int, int], list[Request]]:
-    found: dict[tuple[int, int], list[Request]] = defaultdict(list)
-    for request in run.requests:
-        found[request.repeat, request.concurrency].append(request)
-    return found
-
-
-def _of(code: str, text: str, bad: Sequence[Request]) -> Finding:
-    return Finding(code, text, len(bad), _name(bad[0]))
-
-
-def _name(request: Request) -> str:
-    return f"{request.video}, question {request.turn} at {_level((request.repeat, request.concurrency))}"
-
-
-def _level(key: tuple[int, int]) -> str:
-    return f"concurrency {key[1]}, repeat {key[0]}"
-
-
-def most(kinds: Counter[str]) -> str:
-    """The commonest of them, with how often."""
-    return ", ".join(f"{kind} ×{count}" for kind, count in kinds.most_common(SHOWN))

@@ -142,6 +142,9 @@ def reasoner(
         str,
         typer.Option("--weights", help="random or pretrained, of a server that does not say: recorded as your word."),
     ] = "",
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", min=1, help="Of a server that does not say how many serve.")
+    ] = None,
     endpoint: Endpoint = "",
     token_env: TokenEnv = REASONER_TOKEN_ENV,
     model: Model = MODEL,
@@ -160,6 +163,7 @@ def reasoner(
     from cosmos3_serve.bench import plots, report
     from cosmos3_serve.bench.aiperf import find
     from cosmos3_serve.bench.codec import choose_codec
+    from cosmos3_serve.bench.conduct import require_possible
     from cosmos3_serve.bench.reasoner import Known, Places, WithAIPerf
     from cosmos3_serve.bench.reasoner import run as run_bench
     from cosmos3_serve.bench.records import Run, Weights, Workload
@@ -182,7 +186,7 @@ def reasoner(
         )
     except (ValueError, ValidationError) as error:
         raise UsageError(f"no such run: {first_error(error)}") from None
-
+    require_possible(workload)
     if load not in ("aiperf", "own"):
         raise UsageError(f"--load {load!r} is neither aiperf nor own")
     if weights not in ("", "random", "blockworld", "pretrained"):
@@ -204,7 +208,9 @@ def reasoner(
                     workload,
                     videos_dir,
                     places=Places(video_host, video_port, video_base_url, video_public_url),
-                    known=Known(weights=cast("Weights | None", weights or None), worker_ids=worker_ids),
+                    known=Known(
+                        weights=cast("Weights | None", weights or None), worker_ids=worker_ids, replicas=replicas
+                    ),
                     aiperf=driver,
                     progress=show,
                     level_ended=_show_level if level_summaries else lambda label, summary: None,

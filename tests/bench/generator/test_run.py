@@ -140,6 +140,13 @@ async def test_a_service_that_is_not_ready_is_not_measured() -> None:
     assert refused.value.exit_code == 3 and server.posts == []
 
 
+async def test_more_clients_than_requests_are_refused_before_the_first() -> None:
+    server = BenchGenerator()
+    with pytest.raises(Cosmos3Error, match="closed:9") as refused:
+        await records(server, work("burst,closed:9"))
+    assert (refused.value.stable_code, refused.value.exit_code) == ("concurrency_unreached", 2) and server.posts == []
+
+
 async def test_a_shape_that_is_refused_ends_it_before_the_first_cell() -> None:
     server = BenchGenerator(faults=Faults("refuse", every=1))
     with pytest.raises(Cosmos3Error):

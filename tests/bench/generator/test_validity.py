@@ -95,10 +95,20 @@ def test_work_of_others_is_found(counted: int) -> None:
     assert [finding.code for finding in check(made(clean(), counted=counted))] == ["foreign_work"]
 
 
+def test_clients_without_a_request_are_found() -> None:
+    run = made([])
+    for clients, found in ((4, False), (5, True)):
+        work = WORK.model_copy(update={"arrivals": (Arrivals.parse(f"closed:{clients}"),)})
+        codes = [finding.code for finding in check(run.model_copy(update={"workload": work}))]
+        assert ("concurrency_unreached" in codes) is found
+
+
 def test_the_documentation_names_every_code() -> None:
     root = Path(__file__).parents[3]
     source = (root / "src/cosmos3_serve/bench/generator/validity.py").read_text()
     codes = set(re.findall(r"(?:Finding|_of)\(\s*\"([a-z_]+)\"", source))
     page = (root / "docs/benchmarking.md").read_text()
-    assert codes == {code for _, code in CASES.values()} | {"foreign_work"}, "each has a case that makes it"
+    assert codes == {code for _, code in CASES.values()} | {"foreign_work", "concurrency_unreached"}, (
+        "each has a case that makes it"
+    )
     assert not {code for code in codes if f"`{code}`" not in page}

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from cosmos3_serve.bench import machine
 from cosmos3_serve.bench.generator.load import Load
 from cosmos3_serve.bench.generator.records import Cell, Run, Sample, Service, Workload
+from cosmos3_serve.bench.generator.validity import require_possible
 from cosmos3_serve.client import problem
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.http import Service as Connection
@@ -35,10 +36,12 @@ async def run(
         progress: cell, requests that ended, requests of the cell.
 
     Raises:
+        InputError: more clients than requests (code `concurrency_unreached`).
         NotReady, Unauthorized, Unreachable: the service cannot be asked.
         Cosmos3Error: it refuses a sample of a shape before the first cell.
         Incomplete: `timeout_s` passed (code `deadline_exceeded`).
     """
+    require_possible(workload)
     connections = max(workload.requests, 8, *(arrivals.clients for arrivals in workload.arrivals))
     cells: list[Cell] = []
     samples: list[Sample] = []

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from cosmos3_serve.bench.generator.records import Run, Sample
-from cosmos3_serve.bench.validity import Finding, most, refuse
+from cosmos3_serve.bench.findings import Finding, most, refuse
+from cosmos3_serve.bench.generator.arrivals import Arrivals
+from cosmos3_serve.bench.generator.records import Run, Sample, Workload
+from cosmos3_serve.errors import InputError
 
 LATE_S = 0.25
 SLACK_S = 0.05
@@ -73,6 +75,32 @@ def artifacts(run: Run) -> Iterable[Finding]:
         yield _of("outputs_equal", "samples of different seeds have the same bytes: were they made at all?", same)
 
 
+def require_possible(work: Workload) -> None:
+    """Refuse a workload before it runs.
+
+    Raises:
+        InputError: a cell has more clients than requests (code `concurrency_unreached`).
+    """
+    over = _idle_clients(work)
+    if over:
+        raise InputError(
+            f"{work.requests} requests a cell keep no {over[0].clients} clients busy ({over[0].label})",
+            code="concurrency_unreached",
+            remedy=f"--requests {max(one.clients for one in over)} or more",
+        )
+
+
+def concurrent(run: Run) -> Iterable[Finding]:
+    """Every client of a closed cell has a request to send."""
+    for arrivals in _idle_clients(run.workload):
+        text = f"{run.workload.requests} requests keep no {arrivals.clients} clients busy"
+        yield Finding("concurrency_unreached", text, 1, arrivals.label)
+
+
+def _idle_clients(work: Workload) -> list[Arrivals]:
+    return [one for one in work.arrivals if one.kind == "closed" and one.clients > work.requests]
+
+
 def punctual(run: Run) -> Iterable[Finding]:
     """A load generator that is late makes other arrivals than it says."""
     late = [s for s in run.samples if s.started - s.due > LATE_S]
@@ -136,7 +164,7 @@ def same_service(run: Run) -> Iterable[Finding]:
 
 
 CHECKS: tuple[Callable[[Run], Iterable[Finding]], ...] = (
-    answered, complete, made_as_asked, artifacts, punctual, waves, alone, phases, same_service,
+    answered, complete, concurrent, made_as_asked, artifacts, punctual, waves, alone, phases, same_service,
 )  # fmt: skip
 
 
