@@ -38,7 +38,7 @@ def test_each_fault_looks_as_it_says(s3: LocalS3, fault: Fault | None) -> None:
         if fault in (Fault.REFUSE, Fault.LOST_REPLY):
             with pytest.raises(httpx.TransportError):
                 httpx.get(url)
-        elif fault is Fault.CUT:
+        elif fault in (Fault.CUT, Fault.LAST_BYTE):
             with pytest.raises(httpx.RemoteProtocolError):
                 httpx.get(url)
         elif fault is Fault.STALL:
@@ -53,6 +53,10 @@ def test_each_fault_looks_as_it_says(s3: LocalS3, fault: Fault | None) -> None:
                 Fault.CONFLICT: (409, "ConditionalRequestConflict"),
                 Fault.DENIED: (403, "AccessDenied"),
                 Fault.NOT_FOUND: (404, "NoSuchKey"),
+                Fault.PRECONDITION: (412, "PreconditionFailed"),
+                Fault.ERROR_200: (200, "<Error><Code>InternalError</Code></Error>"),
+                Fault.EXPIRED: (400, "ExpiredToken"),
+                Fault.SKEWED: (403, "RequestTimeTooSkewed"),
             }
             expected = said.get(fault, (200, "x" * 100_000)) if fault else (200, "x" * 100_000)
             assert answer.status_code == expected[0] and expected[1] in answer.text
