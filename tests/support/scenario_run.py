@@ -111,7 +111,8 @@ class Client:
 
     @property
     def has_run(self) -> bool:
-        return any((self.folder / "state").rglob("run.json"))
+        # A record that a kill left unfinished, in a hidden folder, is no run.
+        return any((self.folder / "state/cosmos3/batches/runs").glob("[!.]*/run.json"))
 
     def begin(self, run: Run, options: dict[str, Any], hold_at: int = 0) -> None:
         self.wire.arm(run, hold_at)
