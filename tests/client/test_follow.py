@@ -53,7 +53,14 @@ async def test_events_are_parsed_across_any_cut(parts: list[bytes], messages: li
     assert [m async for m in parse_events(chunks(*parts))] == messages
 
 
-@pytest.mark.parametrize("parts", [[b"data: " + b"x" * MAX_LINE_BYTES] * 2, [b"data: yyyyyyyyyyyyyyyy\n" * 10000] * 10])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"data: " + b"x" * MAX_LINE_BYTES] * 2,
+        [b"data: yyyyyyyyyyyyyyyy\n" * 10000] * 10,
+        [b"data:\n" * 10000] * (MAX_LINE_BYTES // 10000 + 1),
+    ],
+)
 async def test_an_endless_event_is_refused(parts: list[bytes]) -> None:
     with pytest.raises(ContractViolation, match="larger than"):
         [m async for m in parse_events(chunks(*parts))]

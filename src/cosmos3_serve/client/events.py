@@ -64,7 +64,7 @@ async def parse_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Message]:
     Raises:
         ContractViolation: a line or a message is larger than 1 MiB.
     """
-    event_id, data = "", list[str]()
+    event_id, data, size = "", list[str](), 0
     async for raw in split_lines(chunks):
         line = raw.decode("utf-8", "replace")
         field, _, value = line.partition(":")
@@ -72,10 +72,11 @@ async def parse_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Message]:
         if not line:
             if data:
                 yield Message(event_id, "\n".join(data))
-            data = []
+            data, size = [], 0
         elif field == "data":
             data.append(value)
-            if sum(map(len, data)) > MAX_LINE_BYTES:
+            size += len(value) + 1  # with the line's end: empty lines are not free either
+            if size > MAX_LINE_BYTES:
                 raise _too_large(MAX_LINE_BYTES)
         elif field == "id":
             event_id = value
