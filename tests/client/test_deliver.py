@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cosmos3_serve.client.deliver import SMALL_AT_ONCE, SMALL_BYTES, Delivery, windows
+from cosmos3_serve.client.deliver import SMALL_BYTES, SMALL_MOST, Delivery, windows
 from cosmos3_serve.client.publish import UPLOADS
+from cosmos3_serve.client.window import Window
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import LimitExceeded
 
@@ -37,7 +39,7 @@ def test_one_file_larger_than_the_spool_names_both_numbers() -> None:
     assert "--spool-bytes" in caught.value.remedy
 
 
-async def test_small_downloads_and_uploads_overlap_and_large_downloads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_small_downloads_and_uploads_overlap_and_large_downloads_are_few() -> None:
     now, most = {"small": 0, "large": 0, "put": 0}, {"small": 0, "large": 0, "put": 0}
 
     async def work(kind: str) -> None:
@@ -47,18 +49,29 @@ async def test_small_downloads_and_uploads_overlap_and_large_downloads_are_few(m
             await asyncio.sleep(0)
         now[kind] -= 1
 
+    class Fetched:
+        async def fetch(self, artifact: Artifact) -> Path:
+            await work("small")
+            return Path()
+
     class Counted(Delivery):
         async def _begin(self) -> None: ...
 
+        async def _decode(self, artifact: Artifact, path: Path) -> None: ...
+
         async def _fetch(self, artifact: Artifact) -> None:
-            await work("small" if artifact.bytes <= SMALL_BYTES else "large")
+            await work("large")
 
         async def _put(self, artifact: Artifact) -> None:
             await work("put")
 
     nothing: Any = None
-    delivery = Counted(nothing, nothing, nothing, nothing, b"", nothing, nothing, concurrency=3, spool_bytes=1)
-    window = artifacts(*[10] * 100, *[SMALL_BYTES + 1] * 20)
+    fetched: Any = Fetched()
+    small = Window(12, least=3, most=3 * SMALL_MOST)
+    delivery = Counted(
+        nothing, nothing, fetched, nothing, b"", nothing, nothing, concurrency=3, spool_bytes=1, small=small
+    )
+    window = artifacts(*[10] * 300, *[SMALL_BYTES + 1] * 20)
     await delivery._fetch_all(window)
-    await delivery._put_all(window)
-    assert most == {"small": 3 * SMALL_AT_ONCE, "large": 3, "put": UPLOADS} and not any(now.values())
+    await delivery._put_all(window, keep=True)
+    assert most == {"small": 3 * SMALL_MOST, "large": 3, "put": UPLOADS} and not any(now.values())

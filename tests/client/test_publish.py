@@ -13,6 +13,7 @@ import pytest
 from support.memory_store import Bucket, MemoryStore
 from support.s3 import LocalS3, keys_of
 
+from cosmos3_serve.client import publish
 from cosmos3_serve.client.publish import Found, Publication, outcome_of
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import Conflict, ExitCode, IntegrityError, NotFound, StorageFailure, UsageError
@@ -179,7 +180,11 @@ async def test_a_store_that_alters_the_record_itself_is_found_out(file: Path) ->
 
 @pytest.mark.parametrize("name", ["request.json", "response.json", "artifacts/one/a/vision.jpg"])
 @pytest.mark.parametrize("damage", ["altered", "removed"])
-async def test_what_changes_after_it_was_read_back_is_not_sealed(file: Path, name: str, damage: str) -> None:
+@pytest.mark.parametrize("looked_up", ["each", "listed"])
+async def test_what_changes_after_it_was_read_back_is_not_sealed(
+    file: Path, name: str, damage: str, looked_up: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "LISTED", 0 if looked_up == "listed" else 16)
     store = Recording()
     publication = Publication(Location(store, "", "out/"), body("one"), "one")
     await publication.claim()
@@ -192,6 +197,31 @@ async def test_what_changes_after_it_was_read_back_is_not_sealed(file: Path, nam
     with pytest.raises(IntegrityError, match=name):
         await publication.seal(provenance("one"))
     assert "provenance.json" not in store.bucket.objects
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_many_versions_are_listed_before_the_seal_where_that_is_allowed(
+    file: Path, monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    monkeypatch.setattr(publish, "LISTED", 0)
+
+    class Counting(Recording):
+        looked_up = 0
+
+        async def head(self, key: str) -> ObjectInfo | None:
+            self.looked_up += "artifacts" in key
+            return await super().head(key)
+
+        async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+            if not allowed:
+                raise StorageFailure("object storage denied it", code="storage_denied")
+            async for info in super().list(prefix):
+                yield info
+
+    store = Counting()
+    await published(store, file)
+    assert "provenance.json" in store.bucket.objects
+    assert store.looked_up == (0 if allowed else 1)
 
 
 async def test_an_artifact_of_others_is_never_overwritten(place: Location, file: Path) -> None:
@@ -234,7 +264,7 @@ async def test_names_that_a_place_takes_for_one_are_refused_before_anything_is_s
 
 async def test_an_object_that_storage_lost_is_no_fault_of_the_input() -> None:
     class Empty(Recording):
-        async def read_back(self, key: str) -> tuple[int, str]:
+        async def read_back(self, key: str, size: int = 0) -> tuple[int, str]:
             raise NotFound("there is no such object", code="object_not_found")
 
     publication = Publication(Location(Empty(), "", "out/"), body("one"), "one")

@@ -16,8 +16,8 @@ from support.s3 import boto, keys_of
 
 from cosmos3_serve.errors import Conflict, NotFound, StorageFailure
 from cosmos3_serve.retry import RetryPolicy
+from cosmos3_serve.storage import files
 from cosmos3_serve.storage.bucket import BucketStore
-from cosmos3_serve.storage.multipart import Source
 from cosmos3_serve.storage.pace import TimeLimits
 
 if TYPE_CHECKING:
@@ -100,13 +100,13 @@ async def test_an_upload_reads_its_file_off_the_event_loop(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[int] = set()
-    pull = Source.__next__
+    read = files.read_all
 
-    def spy(self: Source) -> bytes:
+    def spy(handle: int, count: int, position: int) -> bytes:
         threads.add(threading.get_ident())
-        return pull(self)
+        return read(handle, count, position)
 
-    monkeypatch.setattr(Source, "__next__", spy)
+    monkeypatch.setattr(files, "read_all", spy)
     (tmp_path / "source").write_bytes(bytes(20 * MIB))
     await bucket.store().put_file("k", tmp_path / "source")
     assert threads and threading.get_ident() not in threads

@@ -74,6 +74,7 @@ class Claims:
     def __init__(self, place: Location, request: bytes, request_id: str) -> None:
         self._place, self._request, self._id = place, request, request_id
         self._sha256 = hashlib.sha256(request).hexdigest()
+        self._claimed = 0  # number of the entry that claims, while it was the last one seen
 
     async def look(self) -> Found:
         """Who holds the place; changes nothing."""
@@ -95,9 +96,11 @@ class Claims:
             number, last = await self._last()
             if _held(last):
                 self._require_ours(last)
+                self._claimed = number if last.state is State.CLAIMED else 0
                 return
             await self._by_request()
             if await self._append(number + 1, State.CLAIMED):
+                self._claimed = number + 1
                 return
 
     async def begin(self, outcome: str) -> None:
@@ -107,6 +110,9 @@ class Claims:
             Contested: another outcome is being published.
             Sealed: it was published meanwhile.
         """
+        claimed, self._claimed = self._claimed, 0
+        if claimed and await self._append(claimed + 1, State.PUBLISHING, outcome):  # else there is more to read
+            return
         while True:
             number, last = await self._last()
             if not _held(last):

@@ -65,7 +65,12 @@ class Service:
     on_retry: Callable[[str], None] = lambda text: None
 
     async def __aenter__(self) -> Self:
+        # Plain http needs no list of authorities, which takes longer to load than most calls; should TLS ever be
+        # spoken after all, a context without authorities trusts nobody.
+        https = self.endpoint.startswith("https:")
+        self._tls = httpx.create_ssl_context() if https else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._client = self._made(self.connections)
+        self._lanes: list[httpx.AsyncClient] = []
         return self
 
     def _made(self, connections: int) -> httpx.AsyncClient:
@@ -74,9 +79,7 @@ class Service:
             # identity: sizes and hashes are of the bytes on the wire, and no decompression bomb can reach us
             headers={"Authorization": f"Bearer {self.token}", "Accept-Encoding": "identity"},
             follow_redirects=False,
-            # Plain http needs no list of authorities, which takes longer to load than most calls; should TLS ever be
-            # spoken after all, a context without authorities trusts nobody.
-            verify=True if self.endpoint.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            verify=self._tls,
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             transport=self.transport,
             mounts=direct(self.endpoint),
@@ -85,7 +88,8 @@ class Service:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.aclose()
+        for client in (self._client, *self._lanes):
+            await client.aclose()
 
     async def call(
         self,
@@ -141,23 +145,41 @@ class Service:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         read_s: float | None = READ_S,
+        client: httpx.AsyncClient | None = None,
     ) -> AsyncIterator[httpx.Response]:
         """One attempt; the body is read by the caller, who also handles httpx.TransportError."""
         timeout = httpx.Timeout(READ_S, connect=CONNECT_S, read=read_s, pool=None)
         if content is None or len(content) <= PIECE_BYTES or self.transport or not self.endpoint.startswith("http:"):
-            async with self._client.stream(method, path, content=content, headers=headers, timeout=timeout) as response:
+            client = client or self._client
+            async with client.stream(method, path, content=content, headers=headers, timeout=timeout) as response:
                 yield response
             return
         # On a connection of its own, so that its stream is known. TLS tells of its own records, not of an answer.
         body = Body(content)
         async with (
-            self._made(1) as client,
-            client.stream(
+            self._made(1) as own,
+            own.stream(
                 method, path, content=body.pieces(), headers={**(headers or {}), "Content-Length": str(len(content))},
                 timeout=timeout, extensions={"trace": body.trace},
             ) as response,
         ):  # fmt: skip
             yield response
+
+    @asynccontextmanager
+    async def lane(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A client with a connection of its own, for `stream`: one of few, or a new one.
+
+        A pool looks at each of its connections several times for each request, and costs more than the request where
+        there are dozens.
+        """
+        if self.transport:
+            yield self._client
+            return
+        client = self._lanes.pop() if self._lanes else self._made(1)
+        try:
+            yield client
+        finally:
+            self._lanes.append(client)
 
     def unreachable(self, error: httpx.TransportError) -> Unreachable:
         why = problem.printable(str(error)) or type(error).__name__

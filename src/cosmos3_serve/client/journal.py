@@ -158,6 +158,9 @@ class Journal:
         with (self.directory / "proofs.jsonl").open("a", encoding="utf-8") as out:
             out.write(f"\n{line}\n")  # the first newline ends a line that a kill may have torn
 
+    def clear_spool(self) -> None:
+        shutil.rmtree(self.spool, ignore_errors=True)
+
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -18,7 +18,9 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from cosmos3_serve.client.claims import Claims, Contested, Found, Sealed
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import (
     Conflict,
+    Cosmos3Error,
     IntegrityError,
     LimitExceeded,
     NotFound,
@@ -34,7 +37,9 @@ from cosmos3_serve.errors import (
     UsageError,
 )
 from cosmos3_serve.publication.layout import ARTIFACTS, PROVENANCE, REQUEST, RESPONSE
+from cosmos3_serve.publication.pool import each
 from cosmos3_serve.publication.verify import differences, read_bytes, verified_manifest
+from cosmos3_serve.storage.growing import Growing, Spoiled
 from cosmos3_serve.storage.location import Location
 from cosmos3_serve.storage.store import ObjectInfo
 
@@ -42,6 +47,28 @@ __all__ = ["Contested", "Found", "Publication", "Sealed"]
 
 UPLOADS = 32  # files at once, so that one is read back while another is sent; the store bounds what is in memory
 CONFIRMS = 16  # objects looked up at once before the seal
+LISTED = 16  # more objects are listed, not looked up
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """An upload that began before its file was verified. It may fail: then the whole file is uploaded as any other."""
+
+    growing: Growing
+    upload: asyncio.Task[ObjectInfo]
+
+    async def finish(self) -> ObjectInfo | None:
+        """What was stored, now that the file is verified; None where the upload failed."""
+        self.growing.verify()
+        try:
+            return await self.upload
+        except (Cosmos3Error, Spoiled):
+            return None
+
+    async def drop(self) -> None:
+        """End it, unless it ended; without `finish` nothing of it stays."""
+        self.upload.cancel()
+        await asyncio.gather(self.upload, return_exceptions=True)
 
 
 class Publication:
@@ -60,6 +87,7 @@ class Publication:
         self._uploads = asyncio.Semaphore(UPLOADS)
         # Versions whose bytes were read and compared, by key.
         self._compared: dict[str, tuple[ObjectInfo, str]] = {}
+        self._listed: dict[str, ObjectInfo] = {}  # as it is before the seal
 
     @property
     def place(self) -> str:
@@ -110,9 +138,10 @@ class Publication:
             return
         with _faults_of_storage():
             await self._claims.begin(outcome)
-            await self.put_record(REQUEST, self._request)
+            steps = [partial(self._compare, REQUEST, self._request, await self._create(REQUEST, self._request))]
             if response is not None:
-                await self.put_record(RESPONSE, response)
+                steps.append(partial(self.put_record, RESPONSE, response))
+            await each(steps, len(steps), lambda step: step())
         self._begun = outcome
 
     async def holds(self, artifact: Artifact) -> bool:
@@ -122,8 +151,19 @@ class Publication:
             info = await self._store.head(key)
             return info is not None and info.size == artifact.bytes and await self._same(key, info, artifact.sha256)
 
-    async def put(self, artifact: Artifact, path: Path) -> None:
-        """Upload one verified file and read it back.
+    def upload_early(self, artifact: Artifact, path: Path) -> Early | None:
+        """Begin to upload a file that is still being downloaded to `path`; None where that cannot be.
+
+        Nothing of it shows before `put`, and nothing stays of it without.
+        """
+        if not self._store.takes_growing(artifact.bytes):
+            return None
+        growing = Growing(path, artifact.bytes)
+        upload = self._store.put_growing(self._key(artifact), growing, create=True)
+        return Early(growing, asyncio.create_task(upload))
+
+    async def put(self, artifact: Artifact, path: Path, early: Early | None = None) -> None:
+        """Upload one verified file, or end its early upload, and read it back.
 
         Raises:
             IntegrityError: storage gives back other bytes, or holds others there and nothing is overwritten.
@@ -131,9 +171,9 @@ class Publication:
         key, name = self._key(artifact), f"{ARTIFACTS}/{artifact.path}"
         async with self._uploads:
             with _faults_of_storage():
-                written = True
+                written, info = True, await early.finish() if early else None
                 try:
-                    info = await self._store.put_file(key, path, create=True)
+                    info = info or await self._store.put_file(key, path, create=True)
                 except Conflict:
                     written, info = False, await self._there(key)
                 if info.size != artifact.bytes or not await self._same(key, info, artifact.sha256):
@@ -141,17 +181,26 @@ class Publication:
 
     async def put_record(self, name: str, data: bytes) -> None:
         """Create a record, or find it there, and read it back. Raises IntegrityError as `put`."""
-        key = self._place.key(name)
         with _faults_of_storage():
-            written = True
-            try:
-                info = await self._store.put_bytes(key, data, create=True)
-            except Conflict:
-                written, info = False, await self._there(key)
-            if info.size != len(data) or not await self._same(key, info, hashlib.sha256(data).hexdigest()):
-                if name == REQUEST and not written:
-                    raise self._claims.taken(f"its {REQUEST} is another one")
-                raise _other_bytes(name, written=written)
+            await self._compare(name, data, await self._create(name, data))
+
+    async def _create(self, name: str, data: bytes) -> ObjectInfo | None:
+        """The object that was written; None where another one is there, compared already."""
+        key = self._place.key(name)
+        try:
+            return await self._store.put_bytes(key, data, create=True)
+        except Conflict:
+            info = await self._there(key)
+            if info.size == len(data) and await self._same(key, info, hashlib.sha256(data).hexdigest()):
+                return None
+            if name == REQUEST:
+                raise self._claims.taken(f"its {REQUEST} is another one") from None
+            raise _other_bytes(name, written=False) from None
+
+    async def _compare(self, name: str, data: bytes, written: ObjectInfo | None) -> None:
+        """Read back what `_create` wrote."""
+        if written and not await self._same(self._place.key(name), written, hashlib.sha256(data).hexdigest()):
+            raise _other_bytes(name, written=True)
 
     async def seal(self, provenance: bytes) -> dict[str, Any]:
         """Make it complete: compare everything that the record names once more, then create provenance.json.
@@ -164,6 +213,9 @@ class Publication:
         """
         manifest: dict[str, Any] = await asyncio.to_thread(json.loads, provenance)
         with _faults_of_storage():
+            if len(self._compared) > LISTED:  # a thousand versions by one request
+                with suppress(StorageFailure):  # who may not list looks up each
+                    self._listed = {info.key: info async for info in self._store.list(self._place.key(ARTIFACTS))}
             faults = await differences(self._place, manifest, read=self._confirm, reads=CONFIRMS)
             if faults:
                 raise IntegrityError(
@@ -223,7 +275,7 @@ class Publication:
 
     async def _same(self, key: str, info: ObjectInfo, sha256: str) -> bool:
         """Whether this version of the object has these bytes, by reading it; then it need not be read again."""
-        same = await self._store.read_back(key) == (info.size, sha256)
+        same = await self._store.read_back(key, info.size) == (info.size, sha256)
         if same:
             self._compared[key] = (info, sha256)
         return same
@@ -232,8 +284,11 @@ class Publication:
         """Size and SHA-256 of an object; one that is still the version that was read is not read again."""
         known = self._compared.get(key)
         if known is not None and known[0].etag:
-            info = await self._store.head(key)
-            if info is not None and (info.size, info.etag) == (known[0].size, known[0].etag):
+            version = (known[0].size, known[0].etag)
+            info = self._listed.get(key)
+            if info is None or (info.size, info.etag) != version:
+                info = await self._store.head(key)
+            if info is not None and (info.size, info.etag) == version:
                 return info.size, known[1]
         return await self._store.hash_object(key)
 

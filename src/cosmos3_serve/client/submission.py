@@ -18,13 +18,12 @@ from typing import Any
 from cosmos3_serve.client import follow, limits, load, outcome, problem, record
 from cosmos3_serve.client.acceptance import Accepted, accept
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.client.deliver import SMALL_AT_ONCE, Delivery
+from cosmos3_serve.client.deliver import deliver
 from cosmos3_serve.client.http import Service
 from cosmos3_serve.client.journal import Journal, Journals, Run, default_root, key_of
 from cosmos3_serve.client.progress import Progress
 from cosmos3_serve.client.publish import Contested, Found, Publication, Sealed
 from cosmos3_serve.client.rerun import rerun
-from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.defaults import require_explicit
 from cosmos3_serve.contract.views import BatchState
@@ -74,6 +73,7 @@ class Submission:
         self.journals = Journals(order.journal_dir or default_root(environ))
         self.journal: Journal | None = None
         self.phases: dict[str, float] = {}
+        self.decoder = Decoder()
 
     async def start(self) -> dict[str, Any]:
         """Submit a new batch; the plan with `dry_run`, else the manifest."""
@@ -136,8 +136,7 @@ class Submission:
     def service(self, endpoint: str, token: str) -> Service:
         if warning := load.plain_http_warning(endpoint):
             self.progress.notice(warning)
-        connections = self.order.concurrency * (1 + SMALL_AT_ONCE) + 2
-        return Service(endpoint, token, self.deadline, connections=connections, on_retry=self.progress.notice)
+        return Service(endpoint, token, self.deadline, on_retry=self.progress.notice)
 
     def allow_time(self, request: BatchRequest) -> None:
         """Start the deadline that follows from the batch, unless one was given."""
@@ -207,24 +206,31 @@ class Submission:
         self, service: Service, journal: Journal, request: BatchRequest, publication: Publication
     ) -> dict[str, Any]:
         try:
-            await publication.claim()
-            response = await in_thread(lambda: journal.response)
-            if response is None:  # an empty answer is an answer, and no reason to post again
-                response = await self._obtain(service, journal)
-            response = await rerun(
-                response, request, journal, lambda: self._obtain(service, journal), self.deadline, self.progress
-            )
-            while True:
-                try:
-                    return await self._deliver(service, journal, request, publication, response)
-                except Contested:
-                    self.progress.notice("another client is publishing another outcome of this batch; waiting for it")
-                    response = await self._other_outcome(journal, request, publication, response)
+            async with self.decoder:
+                return await self._publish(service, journal, request, publication)
         except Sealed:
             manifest = await publication.stored()
             if manifest.get("status") != "completed":
                 self.progress.notice(f"another client published this batch, with status {manifest.get('status')}")
             return manifest
+
+    async def _publish(
+        self, service: Service, journal: Journal, request: BatchRequest, publication: Publication
+    ) -> dict[str, Any]:
+        await publication.claim()
+        self.decoder.warm()
+        response = await in_thread(lambda: journal.response)
+        if response is None:  # an empty answer is an answer, and no reason to post again
+            response = await self._obtain(service, journal)
+        response = await rerun(
+            response, request, journal, lambda: self._obtain(service, journal), self.deadline, self.progress
+        )
+        while True:
+            try:
+                return await self._deliver(service, journal, request, publication, response)
+            except Contested:
+                self.progress.notice("another client is publishing another outcome of this batch; waiting for it")
+                response = await self._other_outcome(journal, request, publication, response)
 
     async def _other_outcome(
         self, journal: Journal, request: BatchRequest, publication: Publication, ours: bytes
@@ -285,26 +291,10 @@ class Submission:
     ) -> dict[str, Any]:
         run = journal.run
         accepted = await in_thread(self._accept, run, request, response)
-        done, total = 0, sum(artifact.bytes for artifact in accepted.artifacts)
-
-        def count(more: int) -> None:
-            nonlocal done
-            done += more
-            self.progress.bytes(done, total)
-
-        async with Decoder() as decoder:
-            delivery = Delivery(
-                accepted,
-                journal,
-                Transfer(service, journal.spool, on_bytes=count),
-                publication,
-                response,
-                decoder,
-                self.progress,
-                concurrency=self.order.concurrency,
-                spool_bytes=self.order.spool_bytes,
-            )
-            await delivery.run()
+        delivery = await deliver(
+            service, journal, publication, accepted, response, self.decoder, self.progress,
+            concurrency=self.order.concurrency, spool_bytes=self.order.spool_bytes,
+        )  # fmt: skip
         manifest = record.provenance(
             run,
             request,
@@ -316,7 +306,11 @@ class Submission:
             environ=self.environ,
         )
         data = await in_thread(manifest.to_bytes)
-        return await publication.seal(data)
+        clearing = asyncio.ensure_future(in_thread(journal.clear_spool))  # of gigabytes it takes as long as the seal
+        try:
+            return await publication.seal(data)
+        finally:
+            await clearing
 
     # ---- the place where journals live -----------------------------------------------------------------------------
 

@@ -1,15 +1,17 @@
 """Download artifacts into the local spool: streamed, verified while streaming, resumed by Range, few at a time.
 
-Memory is one piece of `PIECE_BYTES` for each download in flight. A cut is continued where it stopped, also by a later
+Memory is two pieces of `PIECE_BYTES` for each download in flight: one arrives while the one before is hashed and
+written. A cut is continued where it stopped, also by a later
 process: beside the part file lies the ETag it came under, and a part without one is thrown away, because without
 If-Range nothing says that the rest would fit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -18,10 +20,12 @@ import httpx
 
 from cosmos3_serve.client import problem
 from cosmos3_serve.client.http import Service, read_all
+from cosmos3_serve.client.reading import chunks
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import ContractViolation, Cosmos3RayServeError, IntegrityError, StorageFailure
 from cosmos3_serve.retry import PASSING_READ_STATUSES, PATIENT, Attempts, RetryPolicy, retry_after
-from cosmos3_serve.storage.files import in_thread, publish, write_all
+from cosmos3_serve.storage.files import in_thread, write_all
+from cosmos3_serve.storage.growing import Growing
 
 PIECE_BYTES = 1024 * 1024
 STALL_S = 30.0  # without one byte
@@ -29,7 +33,8 @@ WRONG_BYTES_TRIES = 3  # whole downloads whose hash may differ before the artifa
 
 
 class Transfer:
-    """Downloads of one batch. `on_bytes` hears of every verified-to-be byte, negative when some are thrown away."""
+    """Downloads of one batch. `on_bytes` hears of every verified-to-be byte, negative when some are thrown away;
+    `on_trouble` of every request that failed."""
 
     def __init__(
         self,
@@ -37,16 +42,25 @@ class Transfer:
         spool: Path,
         *,
         on_bytes: Callable[[int], None] = lambda count: None,
+        on_trouble: Callable[[], None] = lambda: None,
         retry: RetryPolicy = PATIENT,
     ) -> None:
         self._service, self._spool, self._on_bytes, self._retry = service, spool, on_bytes, retry
+        self._on_trouble = on_trouble
 
     def path_of(self, artifact: Artifact) -> Path:
         """Where the verified file lies; every part of an artifact path is a safe name (checked by the contract)."""
         return self._spool / artifact.path
 
-    async def fetch(self, artifact: Artifact) -> Path:
+    def part_of(self, artifact: Artifact) -> Path:
+        """Where it lies until then."""
+        return part_of(self.path_of(artifact))
+
+    async def fetch(self, artifact: Artifact, growing: Growing | None = None) -> Path:
         """The artifact's file in the spool, size and SHA-256 as declared; kept files are verified again.
+
+        Args:
+            growing: told of each byte written to the file under way; spoiled if that begins anew.
 
         Raises:
             IntegrityError: the bytes differ from the declaration, also when fetched anew.
@@ -56,17 +70,15 @@ class Transfer:
         """
         path = self.path_of(artifact)
         try:
-            if await in_thread(_matches, path, artifact):
-                self._on_bytes(artifact.bytes)
-                return path
-            await in_thread(_make_room, path)
             for tries in range(WRONG_BYTES_TRIES):
-                part = _Part(path, artifact)
-                if await self._fill(part, resume=tries == 0):
-                    await in_thread(part.finish)
+                part = _Part(path, artifact, growing)
+                if await in_thread(part.prepare, first=tries == 0):
+                    self._on_bytes(artifact.bytes)
+                    part.told_whole()
                     return path
-                self._on_bytes(-part.size)
-                await in_thread(part.discard)
+                if await self._fill(part):
+                    return path
+                growing = None  # spoiled: of wrong bytes
         except OSError as error:
             raise StorageFailure(
                 f"the spool cannot be written: {error.strerror or type(error).__name__}",
@@ -75,9 +87,9 @@ class Transfer:
             ) from None
         raise IntegrityError(f"artifact integrity mismatch for {artifact.path}")
 
-    async def _fill(self, part: _Part, *, resume: bool) -> bool:
-        """Fetch until the part is complete; False when its hash is wrong."""
-        await in_thread(part.open, resume)
+    async def _fill(self, part: _Part) -> bool:
+        """Fetch until the part is complete, then give it its name; False, and nothing left, when its hash is wrong."""
+        part.told()
         self._on_bytes(part.size)
         attempts, best = Attempts(self._retry, self._service.rng.random), part.size
         doing = f"downloading {part.artifact.path}"
@@ -93,13 +105,21 @@ class Transfer:
                     best = part.size
                     attempts.progressed()
                 if part.size < part.artifact.bytes:
+                    self._on_trouble()
                     wait = attempts.wait_s(asked)
                     if wait is None:
                         raise Cosmos3RayServeError(f"{doing}: the service {why}", code="download_failed")
                     await self._service.pause(wait, doing, why)
-        finally:
-            await in_thread(part.close)
-        return part.digest.hexdigest() == part.artifact.sha256
+        except BaseException:
+            if not part.closed:
+                await in_thread(part.close)
+            raise
+        if part.right if part.closed else await in_thread(part.finish):
+            part.told_whole()
+            return True
+        part.spoil()
+        self._on_bytes(-part.size)
+        return False
 
     async def _once(self, part: _Part) -> float:
         """One request; returns the seconds that the service asks to wait when it would not answer."""
@@ -107,7 +127,10 @@ class Transfer:
         if part.size and part.etag:
             headers = {"Range": f"bytes={part.size}-", "If-Range": part.etag}
         url = "/v1/artifacts/" + quote(part.artifact.path)
-        async with self._service.stream(url, headers=headers, read_s=STALL_S) as response:
+        async with (
+            self._service.lane() as client,
+            self._service.stream(url, headers=headers, read_s=STALL_S, client=client) as response,
+        ):
             status = response.status_code
             if status in PASSING_READ_STATUSES:
                 await read_all(response, PIECE_BYTES)
@@ -119,86 +142,146 @@ class Transfer:
             if not fits:
                 # 200, or a 206 or 416 that does not continue what we hold: from the start, if at all.
                 self._on_bytes(-part.size)
-                await in_thread(part.restart, etag)
+                part.begin_anew(etag if status == 200 else None)
                 if status != 200:
-                    part.etag = None
                     return 0.0
-            async for piece in self._pieces(response, part):
-                await in_thread(part.write, piece)
-                self._on_bytes(len(piece))
+            await self._receive(response, part)
         return 0.0
 
-    async def _pieces(self, response: httpx.Response, part: _Part) -> AsyncIterator[bytes]:
+    async def _receive(self, response: httpx.Response, part: _Part) -> None:
+        """Hash and write one piece while the next one arrives."""
         if response.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise ContractViolation("the service encoded an artifact although identity was asked for")
-        room, held = part.artifact.bytes - part.size, bytearray()
+        room, held, count = part.artifact.bytes - part.size, list[bytes](), 0
+        writing: asyncio.Future[None] | None = None
+
+        async def write() -> None:
+            nonlocal writing, held, count
+            if writing is not None:
+                await writing
+                writing = None
+            if held:
+                writing = asyncio.ensure_future(self._write(part, held, count))
+                held, count = [], 0
+
         try:
-            async for chunk in response.aiter_raw():
-                held += chunk
-                if len(held) > room:
+            async for chunk in chunks(response, read_s=STALL_S):
+                held.append(chunk)
+                count += len(chunk)
+                room -= len(chunk)
+                if room < 0:
                     raise IntegrityError(
                         f"artifact integrity mismatch for {part.artifact.path}: "
                         f"more than the declared {part.artifact.bytes} bytes"
                     )
-                if len(held) >= PIECE_BYTES:
-                    yield bytes(held)
-                    room -= len(held)
-                    held.clear()
+                if count >= PIECE_BYTES:
+                    await write()
         except httpx.TransportError:
-            if held:  # what arrived before the cut is kept
-                yield bytes(held)
+            await write()  # what arrived before the cut is kept
             raise
-        if held:
-            yield bytes(held)
+        else:
+            await write()
+        finally:
+            if writing is not None:
+                await writing
+
+    async def _write(self, part: _Part, pieces: list[bytes], count: int) -> None:
+        await in_thread(part.write, pieces)
+        part.told()
+        self._on_bytes(count)
 
 
 class _Part:
-    """The file under way, its running hash and the ETag it came under. Blocking."""
+    """The file under way, its running hash and the ETag it came under. Blocking, but for what only tells or notes."""
 
-    def __init__(self, path: Path, artifact: Artifact) -> None:
-        self.path, self.artifact = path, artifact
-        self.file, self.tag = path.with_name(path.name + ".~part"), path.with_name(path.name + ".~etag")
+    def __init__(self, path: Path, artifact: Artifact, growing: Growing | None) -> None:
+        self.path, self.artifact, self.growing = path, artifact, growing
+        self.file, self.tag = part_of(path), path.with_name(path.name + ".~etag")
         self.size, self.digest, self.etag = 0, hashlib.sha256(), None
-        self._handle = -1
+        self._handle, self._anew = -1, False
+        self.closed = self.right = False
 
     etag: str | None
 
-    def open(self, resume: bool) -> None:
+    def prepare(self, first: bool) -> bool:
+        """Whether the finished file is there and right; else open the part, with what an earlier process left in it."""
+        if first:
+            if _matches(self.path, self.artifact):
+                return True
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.unlink(missing_ok=True)
         self._handle = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         kept = os.fstat(self._handle).st_size
         with suppress(OSError):
             self.etag = self.tag.read_text("utf-8") or None
-        if not resume or self.etag is None or kept > self.artifact.bytes:
-            self.restart(None)
-            return
+        if not first or self.etag is None or kept > self.artifact.bytes:
+            self._truncate(None)
+            return False
         while chunk := os.read(self._handle, PIECE_BYTES):
             self.digest.update(chunk)
             self.size += len(chunk)
+        return False
 
-    def restart(self, etag: str | None) -> None:
+    def begin_anew(self, etag: str | None) -> None:
+        """Drop what there is, with the next write; what follows comes under `etag`."""
+        if self.size:
+            self.spoil()
+        self.size, self.digest, self.etag, self._anew = 0, hashlib.sha256(), _strong(etag), True
+
+    def _truncate(self, etag: str | None) -> None:
         os.ftruncate(self._handle, 0)
         os.lseek(self._handle, 0, os.SEEK_SET)
-        self.size, self.digest, self.etag = 0, hashlib.sha256(), _strong(etag)
-        if self.etag:
-            self.tag.write_text(self.etag, "utf-8")
+        # Without a tag a part is not continued, which is no loss where it is one piece.
+        if etag and self.artifact.bytes > PIECE_BYTES:
+            self.tag.write_text(etag, "utf-8")
         else:
             self.tag.unlink(missing_ok=True)
+        self.etag, self._anew = etag, False
 
-    def write(self, piece: bytes) -> None:
-        write_all(self._handle, piece)
-        self.digest.update(piece)
-        self.size += len(piece)
+    def write(self, pieces: list[bytes]) -> None:
+        if self._anew:
+            self._truncate(self.etag)
+        for piece in pieces:
+            write_all(self._handle, piece)
+            self.digest.update(piece)
+            self.size += len(piece)
+        if self.size == self.artifact.bytes:
+            self.finish()
+
+    def told(self) -> None:
+        """Tell who reads along."""
+        if self.growing is not None:
+            self.growing.write(self.size)
+
+    def told_whole(self) -> None:
+        if self.growing is not None:
+            self.growing.moved(self.path)
+            self.growing.write(self.artifact.bytes)
+
+    def spoil(self) -> None:
+        if self.growing is not None:
+            self.growing.spoil()
+            self.growing = None
 
     def close(self) -> None:
+        self.closed = True
         os.close(self._handle)
 
-    def finish(self) -> None:
-        publish(self.file, self.path)
+    def finish(self) -> bool:
+        """Give the file its name if its hash is right, else remove it. Not synced: a later process hashes it again."""
+        self.close()
+        self.right = self.digest.hexdigest() == self.artifact.sha256
+        if self.right:
+            self.file.replace(self.path)
+        else:
+            self.file.unlink(missing_ok=True)
         self.tag.unlink(missing_ok=True)
+        return self.right
 
-    def discard(self) -> None:
-        self.file.unlink(missing_ok=True)
-        self.tag.unlink(missing_ok=True)
+
+def part_of(path: Path) -> Path:
+    """Where a download lies before it is complete and verified."""
+    return path.with_name(path.name + ".~part")
 
 
 def _matches(path: Path, artifact: Artifact) -> bool:
@@ -209,11 +292,6 @@ def _matches(path: Path, artifact: Artifact) -> bool:
             return hashlib.file_digest(file, "sha256").hexdigest() == artifact.sha256
     except FileNotFoundError:
         return False
-
-
-def _make_room(path: Path) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
 
 
 def _strong(etag: str | None) -> str | None:

@@ -31,6 +31,7 @@ class Decoder:
         self._places = asyncio.Semaphore(processes or min(4, os.cpu_count() or 1))
         self._idle: list[asyncio.subprocess.Process] = []
         self._all: set[asyncio.subprocess.Process] = set()
+        self._warming: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -38,8 +39,19 @@ class Decoder:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)
         for process in list(self._all):
             await self._kill(process)
+
+    def warm(self) -> None:
+        """Start one process now, so that it is loaded when the first file comes."""
+
+        async def start() -> None:
+            self._idle.append(await self._start())
+
+        self._warming = self._warming or asyncio.create_task(start())
 
     async def check(self, path: Path, expect: Expectation, *, name: str) -> MediaProof:
         """Decode the file at `path`, called `name` in messages and in the proof.
@@ -48,6 +60,8 @@ class Decoder:
             IntegrityError: code `media_invalid`.
         """
         async with self._places:
+            if self._warming is not None:
+                await asyncio.wait([self._warming])
             process = self._idle.pop() if self._idle else await self._start()
             try:
                 answer = await asyncio.wait_for(self._ask(process, path, expect), self.timeout_s)

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,17 +32,20 @@ from cosmos3_serve.retry import STORAGE, Attempts, RetryPolicy
 from cosmos3_serve.storage import files
 from cosmos3_serve.storage.credentials import S3Access
 from cosmos3_serve.storage.faults import raise_translated, refuse_error_body, translate
-from cosmos3_serve.storage.multipart import PART_BYTES, Multipart
+from cosmos3_serve.storage.growing import Growing
+from cosmos3_serve.storage.multipart import PART_BYTES, PART_CONCURRENCY, Multipart
 from cosmos3_serve.storage.pace import Pace, TimeLimits
+from cosmos3_serve.storage.reading import RANGE_BYTES, NoRanges, Reading, check_size, hash_in_ranges, open_at
 from cosmos3_serve.storage.retry import after, retrying, within
 from cosmos3_serve.storage.s3_client import S3Clients
 from cosmos3_serve.storage.store import CHUNK_BYTES, ObjectInfo, ObjectStore, no_conditional_put
 from cosmos3_serve.storage.uri import check_key
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, GetResult, PutMode
+    from obstore import PutMode
 
 STORES_KEPT = 32
+GROWING_CONCURRENCY = 2  # parts of one file: what writes it is slower than this, and others begin beside it
 
 
 def bucket_store(bucket: str, environ: Mapping[str, str] | None = None) -> BucketStore:
@@ -97,56 +101,18 @@ class BucketStore(ObjectStore):
         self, key: str, *, start: int = 0, chunk_size: int = CHUNK_BYTES, max_bytes: int | None = None
     ) -> AsyncGenerator[bytes, None]:
         check_key(key)
-        attempts = Attempts(self._policy)
-        position, since_failure, end, etag = start, 0, -1, None
-        while position != end:
-            failure: Cosmos3Error
-            try:
-                result = await self._open(key, position, etag)
-                size = result.meta["size"]
-                if end < 0:
-                    _check_size(size, start, max_bytes)
-                    end, etag = size, result.meta["e_tag"]
-                elif size != end:
-                    raise StorageFailure("the object was replaced while it was read", code="object_changed")
-                async for chunk in result.stream(min_chunk_size=chunk_size):
-                    if position == start:
-                        refuse_error_body(etag, bytes(chunk[:4096]))
-                    position += len(chunk)
-                    since_failure += len(chunk)
-                    if position > end:
-                        raise IntegrityError(f"object storage sent more than the declared {end} bytes")
-                    yield bytes(chunk)
-                if position == end:
-                    return
-                failure = StorageFailure("the object's body ended early", code="storage_unavailable")
-            except Cosmos3Error as error:
-                failure = error
-                if position == start:
-                    end, etag = -1, None
-            except Exception as error:
-                failure = translate(error, "read the object")
-            if since_failure >= CHUNK_BYTES:
-                attempts.progressed()
-            since_failure = 0
-            await after(failure, attempts)
-
-    async def _open(self, key: str, position: int, etag: str | None) -> GetResult:
-        options: GetOptions = {}
-        if position:
-            options["range"] = {"offset": position}
-        if etag:
-            options["if_match"] = etag
-        return await obstore.get_async(self._once, key, options=options)
+        async with aclosing(Reading(self._once, key, self._policy, start).pieces(chunk_size, max_bytes)) as pieces:
+            async for piece in pieces:
+                yield bytes(piece)
 
     async def get_bytes(self, key: str, *, max_bytes: int) -> tuple[ObjectInfo, bytes] | None:
         check_key(key)
 
         async def call(_: int) -> tuple[ObjectInfo, bytes] | None:
             try:
-                result = await self._open(key, 0, None)
+                result = await open_at(self._once, key)
                 meta = result.meta
-                _check_size(meta["size"], 0, max_bytes)
+                check_size(meta["size"], 0, max_bytes)
                 data = bytes(await result.bytes_async())
                 refuse_error_body(meta["e_tag"], data)
             except Cosmos3Error:
@@ -207,14 +173,20 @@ class BucketStore(ObjectStore):
             return False
         return found is not None and found[1] == data
 
-    async def read_back(self, key: str) -> tuple[int, str]:
+    async def read_back(self, key: str, size: int = 0) -> tuple[int, str]:
+        check_key(key)
         attempts = Attempts(self._policy)
         while True:
             try:
+                if size > 2 * RANGE_BYTES:
+                    return await hash_in_ranges(self._once, key, self._policy, self.pace.ranges)
                 return await self.hash_object(key)
             except NotFound as error:
                 if error.stable_code != "object_not_found":
                     raise
+            except (RangeNotSatisfiable, NoRanges):  # the first: it is empty
+                size = 0
+                continue
             await after(_not_there_yet(), attempts)
 
     async def put_file(self, key: str, path: Path, *, create: bool = False) -> ObjectInfo:
@@ -225,15 +197,31 @@ class BucketStore(ObjectStore):
                 return await self.put_bytes(key, await files.in_thread(path.read_bytes), create=create)
         except OSError as error:
             raise files.failure("read the file to upload", error) from None
-        if create and await self.head(key) is not None:
-            raise Conflict("cannot upload the file: the object exists already", code="object_exists")
-        await Multipart(self._clients, self.pace, self._policy).upload(key, path, size)
+        await self._upload(Multipart(self._clients, self.pace, self._policy), key, Growing.complete(path, size), create)
         attempts = Attempts(self._policy)
         while (stored := await self.head(key)) is None:
             await after(_not_there_yet(), attempts)
         if stored.size != size:
             raise IntegrityError(f"after the upload of {size} bytes object storage holds {stored.size} bytes")
         return stored
+
+    def takes_growing(self, size: int) -> bool:
+        return size > PART_BYTES
+
+    async def put_growing(self, key: str, file: Growing, *, create: bool = False) -> ObjectInfo:
+        check_key(key)
+        parts = Multipart(self._clients, self.pace, replace(self._policy, attempts=1))
+        return ObjectInfo(key, file.size, await self._upload(parts, key, file, create, concurrency=GROWING_CONCURRENCY))
+
+    async def _upload(
+        self, parts: Multipart, key: str, file: Growing, create: bool, *, concurrency: int = PART_CONCURRENCY
+    ) -> str | None:
+        async def look() -> None:
+            if create and await self.head(key) is not None:
+                raise Conflict("cannot upload the file: the object exists already", code="object_exists")
+
+        await look()
+        return await parts.upload(key, file, look, concurrency=concurrency)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         prefix = prefix.strip("/")
@@ -279,14 +267,3 @@ class BucketStore(ObjectStore):
 
 def _not_there_yet() -> StorageFailure:
     return StorageFailure("object storage does not show an object that it has just stored", code="storage_unavailable")
-
-
-def _check_size(size: int, start: int, max_bytes: int | None) -> None:
-    if max_bytes is not None and size > max_bytes:
-        raise LimitExceeded(
-            f"the object has {size} bytes, the limit is {max_bytes}",
-            remedy="use a smaller object, or raise the limit",
-            code="object_too_large",
-        )
-    if start and start >= size:
-        raise RangeNotSatisfiable(f"the object has {size} bytes, the requested start is {start}")

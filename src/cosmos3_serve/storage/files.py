@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import ctypes
 import errno
 import fcntl
@@ -11,6 +12,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -33,7 +35,8 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
     `asyncio.to_thread` alone would leave the thread writing to a descriptor that its cancelled caller then closes.
     """
-    task = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    context = contextvars.copy_context()
+    task = asyncio.get_running_loop().run_in_executor(None, partial(context.run, function, *args, **kwargs))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -63,6 +66,21 @@ def write_all(handle: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
+
+
+def read_all(handle: int, count: int, position: int) -> bytes:
+    """Exactly `count` bytes from `position`; the position of the handle is not moved.
+
+    Raises:
+        OSError: the file is shorter.
+    """
+    data = os.pread(handle, count, position)
+    while len(data) < count:  # a read of more than some megabytes may be cut by a signal
+        more = os.pread(handle, count - len(data), position + len(data))
+        if not more:
+            raise OSError(errno.EIO, "the file became shorter")
+        data += more
+    return data
 
 
 def copy_some(source: int, target: int, count: int) -> int:

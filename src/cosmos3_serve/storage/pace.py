@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -17,6 +17,7 @@ from time import monotonic
 from cosmos3_serve.errors import StorageFailure
 
 MIB = 1024 * 1024
+RANGES = 8
 SLOWEST = 16  # how much below the smallest rate timeouts may take the estimate
 
 
@@ -55,6 +56,7 @@ class Pace:
         self.window = float(first)
         self.rate = limits.bytes_per_s  # bytes per second over all requests, as reckoned with
         self.requests = self.bytes = 0
+        self.ranges = asyncio.Semaphore(RANGES)  # of objects that are read, each in memory
         self._waiting: deque[tuple[asyncio.Future[None], int, int]] = deque()
 
     def time_limit_s(self, size: int) -> float:
@@ -67,32 +69,31 @@ class Pace:
         return max(1, min(parts, int(self.window)))
 
     @asynccontextmanager
-    async def admitted(self, requests: int, size: int) -> AsyncIterator[None]:
+    async def admitted(self, requests: int, size: int) -> AsyncIterator[Room]:
         """Hold room for `requests` with `size` bytes in flight at a time.
 
         What the body raises is the outcome: a StorageFailure that passes makes the window smaller.
         """
-        await self._enter(requests, size)
+        room = Room(self, requests, size)
+        await room.take()
         started = self._clock()
         try:
-            yield
+            yield room
         except StorageFailure as error:
             if error.retryable:
                 self._slower(timed_out=error.stable_code == "storage_timeout")
             raise
         else:
-            self._faster(started)
+            self._faster(started, learn=not room.waited)
         finally:
-            self.requests -= requests
-            self.bytes -= size
-            self._wake()
+            room.give_back()
 
     def _fits(self, requests: int, size: int) -> bool:
         if not self.requests:
             return True
         return self.requests + requests <= self.window and self.bytes + size <= self._most_bytes
 
-    async def _enter(self, requests: int, size: int) -> None:
+    async def enter(self, requests: int, size: int) -> None:
         if self._waiting or not self._fits(requests, size):
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append((turn, requests, size))
@@ -100,13 +101,17 @@ class Pace:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():  # admitted and cancelled at once
-                    self.requests -= requests
-                    self.bytes -= size
+                    self.leave(requests, size)
                 self._wake()
                 raise
         else:
             self.requests += requests
             self.bytes += size
+
+    def leave(self, requests: int, size: int) -> None:
+        self.requests -= requests
+        self.bytes -= size
+        self._wake()
 
     def _wake(self) -> None:
         while self._waiting:
@@ -121,8 +126,10 @@ class Pace:
             else:
                 return
 
-    def _faster(self, started: float) -> None:
+    def _faster(self, started: float, *, learn: bool) -> None:
         self.window = min(float(self._most), self.window + 1)
+        if not learn:
+            return
         seconds = max(0.001, self._clock() - started)
         measured = self.bytes / seconds / 4
         if self.bytes >= MIB:  # small objects measure the round trip, not the rate
@@ -132,3 +139,27 @@ class Pace:
         self.window = max(1.0, self.window / 2)
         if timed_out:
             self.rate = max(self._limits.bytes_per_s / SLOWEST, self.rate / 2)
+
+
+class Room:
+    """What one upload holds of a Pace."""
+
+    def __init__(self, pace: Pace, requests: int, size: int) -> None:
+        self._pace, self._requests, self._size, self._held = pace, requests, size, False
+        self.waited = False
+
+    async def take(self) -> None:
+        await self._pace.enter(self._requests, self._size)
+        self._held = True
+
+    def give_back(self) -> None:
+        if self._held:
+            self._held = False
+            self._pace.leave(self._requests, self._size)
+
+    async def outside(self, wait: Awaitable[None]) -> None:
+        """Await something that other uploads may depend on, without holding room."""
+        self.waited = True
+        self.give_back()
+        await wait
+        await self.take()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from cosmos3_serve.errors import Conflict, IntegrityError, StorageFailure
 from cosmos3_serve.storage import files
+from cosmos3_serve.storage.growing import Growing
 
 CHUNK_BYTES = 1024 * 1024
 HASHED_AT_ONCE = 64 * 1024  # on the event loop: shorter than a change of threads
@@ -118,11 +119,28 @@ class ObjectStore(ABC):
         """Store a file atomically, streamed (multipart on S3); the stored size is checked against the file's.
 
         With `create`, only if the key is free: one condition with the write, except in a multipart upload to S3, where
-        the key is looked at before the first part.
+        the key is looked at before the first part and before the last.
 
         Raises:
             Conflict: code `object_exists`, with `create` only.
         """
+
+    def takes_growing(self, size: int) -> bool:
+        """Whether a file of `size` bytes can be uploaded while it is being written (`put_growing`)."""
+        return False
+
+    async def put_growing(self, key: str, file: Growing, *, create: bool = False) -> ObjectInfo:
+        """`put_file` of a file that is still being written: once, without retries over the whole file.
+
+        Nothing appears at the key before the file is verified, and nothing stays of an upload that fails before. The
+        stored size is not checked: read the object back.
+
+        Raises:
+            Conflict: code `object_exists`, with `create` only.
+            Spoiled: by the file's writer.
+        """
+        await file.reach(file.size)
+        return await self.put_file(key, file.path, create=create)
 
     @abstractmethod
     def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
@@ -183,8 +201,11 @@ class ObjectStore(ABC):
             raise no_conditional_put("the store overwrites an object although the condition of the PUT is false")
         return stored
 
-    async def read_back(self, key: str) -> tuple[int, str]:
+    async def read_back(self, key: str, size: int = 0) -> tuple[int, str]:
         """`hash_object` of an object that this process has just written: a 404 is a passing fault and retried.
+
+        Args:
+            size: bytes that are expected; a large object may then be read in several places at once.
 
         Raises:
             StorageFailure: code `storage_unavailable`: it did not appear.
