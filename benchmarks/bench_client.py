@@ -26,7 +26,10 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--small", type=int, help="how many small artifacts")
     options.add_argument("--large-mb", type=int, help="size of each of the two large artifacts")
     options.add_argument("--to", choices=("s3", "folder"), action="append", help="default: both")
-    options.add_argument("--rtt-ms", type=float, help="compare with the baseline client over a line of this round trip")
+    options.add_argument(
+        "--rtt-ms", type=float, action="append", help="compare with the baseline client over a line of this round trip"
+    )
+    options.add_argument("--repeats", type=int, default=3, help="with --rtt-ms: turns of each of the two clients")
     chosen = options.parse_args(argv)
     small = chosen.small if chosen.small is not None else 50 if chosen.short else 200
     large = chosen.large_mb if chosen.large_mb is not None else 100 if chosen.short else 400
@@ -35,12 +38,12 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-") as base:
         name = "client-short" if chosen.short else "client"
         places = chosen.to or ["s3", "folder"]
-        if chosen.rtt_ms is not None:
+        if chosen.rtt_ms:
             from measure.round_trip import compared, mixes
 
             return report(
                 "client-round-trip",
-                lambda: [compared(Path(base), mixes(small, large), places, chosen.rtt_ms)],
+                lambda: [compared(Path(base), mixes(small, large), places, chosen.rtt_ms, chosen.repeats)],
                 chosen.out,
                 about=ABOUT,
             )
