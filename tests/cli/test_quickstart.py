@@ -44,6 +44,22 @@ def test_it_says_where_everything_is_and_that_the_pictures_are_noise() -> None:
     assert "cosmos3 review build '/some dir/[red]/publication' --no-rrd" in text
 
 
+def test_of_block_world_weights_it_says_how_many_samples_and_answers_are_right() -> None:
+    samples = [
+        {"name": n, "shows_its_prompt": right} for n, right in zip("abcd", (True, False, True, None), strict=True)
+    ]
+    answers = [{"measured": "it falls", "right": True}, {"measured": None, "right": None}]
+    text = said(weights="blockworld", samples=samples, reasoner=ACT | {"weights": "blockworld", "answers": answers})
+    assert "weights: blockworld (2 of 3 measured samples show what their prompts say)" in text
+    assert "weights: blockworld (1 of 1 say what is measured in the clip)" in text
+    assert "noise" not in text and "mean nothing" not in text
+
+
+def test_an_answer_about_a_clip_in_which_nothing_is_found_counts_as_unmeasured() -> None:
+    act = ACT | {"weights": "blockworld", "answers": [{"measured": None, "right": None}] * 2}
+    assert "nothing was measured in the clip" in said(reasoner=act)
+
+
 @pytest.mark.parametrize("act", [None, ACT])
 def test_it_tells_of_the_second_act_or_why_there_was_none(act: dict[str, Any] | None) -> None:
     text = said(reasoner=act)

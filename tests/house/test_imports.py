@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "cli": None,  # everything
     "trial": {
         *("queue", "client", "reasoner_client", "checks", "review", "publication", "generator", "reasoner"),
-        *("service", "weights", "storage", "contract"),
+        *("service", "weights", "storage", "contract", "blockworld"),
     },
     "deploy": {"contract"},
     "bench": {"client", "reasoner_client", "contract"},

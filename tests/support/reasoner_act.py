@@ -15,7 +15,7 @@ from cosmos3_serve.cli import output
 from cosmos3_serve.trial import quickstart
 
 
-def first_act(workdir: Path, _: object) -> dict[str, Any]:
+def first_act(workdir: Path, *_: object) -> dict[str, Any]:
     """A double: what the second act needs of the first one's result."""
     publication, path = workdir / "publication", "request" + quickstart.ASKED_ABOUT
     video = publication / "artifacts" / path

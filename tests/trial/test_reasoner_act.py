@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cosmos3_serve.errors import ContractViolation
+from cosmos3_serve.errors import CheckpointUnavailable, ContractViolation
 from cosmos3_serve.reasoner_client.ask import Answer, for_terminal
 from cosmos3_serve.trial import quickstart, reasoner_act
 
@@ -47,7 +47,7 @@ def test_a_first_answer_without_headers_is_no_success() -> None:
 @pytest.fixture
 def first_act(monkeypatch: pytest.MonkeyPatch) -> None:
     """A double: the first act has passed."""
-    monkeypatch.setattr(quickstart, "_first_act", lambda workdir, say: {"publication": str(workdir)})
+    monkeypatch.setattr(quickstart, "_first_act", lambda workdir, checkpoint, say: {"publication": str(workdir)})
 
 
 def shown() -> tuple[Console, io.StringIO]:
@@ -81,3 +81,22 @@ def test_left_out_by_flag_it_says_nothing(tmp_path: Path) -> None:
 
 def test_what_a_model_says_cannot_steer_a_terminal() -> None:
     assert for_terminal("a\x1b[2Jb\r\x07é\n\t") == "a\ufffd[2Jb\ufffd\ufffdé\n\t"
+
+
+def test_an_answer_agrees_but_for_case_and_full_stops() -> None:
+    assert reasoner_act.agrees(" The red sphere falls. ", "the red sphere falls")
+    assert not reasoner_act.agrees("The red sphere bounces.", "The red sphere falls.")
+
+
+def test_without_the_block_world_checkpoint_it_says_so_and_takes_random_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    assert quickstart.choose(told.append) == "blockworld"
+    monkeypatch.setattr("cosmos3_serve.weights.blockworld.SOURCE", tmp_path)
+    monkeypatch.setattr("cosmos3_serve.weights.blockworld.PACKAGE", "no_such_package")
+    assert quickstart.choose(told.append) == "tiny"
+    assert len(told) == 1 and "random weights" in told[0]
+    (tmp_path / ".manifest.json").write_text('{"files": []}')
+    with pytest.raises(CheckpointUnavailable):
+        quickstart.choose(told.append)

@@ -14,6 +14,7 @@ from rich.markup import escape
 from cosmos3_serve.cli import output
 from cosmos3_serve.cli.info import JsonOption
 from cosmos3_serve.contract.wire import DIFFUSERS_REVISION
+from cosmos3_serve.errors import UsageError
 
 WORKDIR = Path(".quickstart")
 
@@ -30,18 +31,24 @@ def quickstart(
         bool, typer.Option("--reasoner/--no-reasoner", help="Whether there is a second act; it needs vLLM.")
     ] = True,
     reasoner_workers: Annotated[int, typer.Option(min=1, max=8, help="Replicas of the second act's reasoner.")] = 1,
+    checkpoint: Annotated[
+        str, typer.Option("--checkpoint", help="blockworld, or tiny: random weights. Default: blockworld if installed.")
+    ] = "",
     json: JsonOption = False,
 ) -> None:
     """Try everything on this machine: no GPU, no downloads.
 
-    Starts the generator with a tiny checkpoint of random weights, sends nine samples (five modes and a transfer) from a
-    local S3 server through it and back, verifies what was published and draws a contact sheet. Then the reasoner, with
-    real vLLM, answers two questions about one of the videos. Nothing keeps running afterwards.
+    Starts the generator with the block-world checkpoint, a small model of drawn scenes, sends nine samples of five
+    modes from a local S3 server through it and back, verifies what was published and draws a contact sheet. Then the
+    reasoner, with real vLLM, answers two questions about one of the videos. What the pictures show and the answers say
+    is measured and told. Nothing keeps running afterwards.
     """
     from cosmos3_serve.trial.quickstart import run
 
     console = output.console()
-    result = run(workdir.absolute(), console, reasoner_workers if reasoner else 0)
+    if checkpoint not in ("", "blockworld", "tiny"):
+        raise UsageError(f"no checkpoint {checkpoint[:40]!r} for a trial", remedy="use blockworld or tiny")
+    result = run(workdir.absolute(), console, reasoner_workers if reasoner else 0, checkpoint or None)
     if json:
         output.emit(result)
     else:
@@ -53,22 +60,36 @@ def _farewell(console: Console, result: Mapping[str, Any]) -> None:
     console.print(
         f"\n[bold green]Done in {result['seconds']:g} s.[/] {len(result['samples'])} samples,"
         f" {len(result['artifacts'])} artifacts, {total / 1000:.0f} kB, verified."
-        f"\n  engine {result['engine']}, [yellow]weights: {result['weights']}[/] (the pictures are noise),"
-        " guardrails off\n"
+        f"\n  engine {result['engine']}, [yellow]weights: {result['weights']}[/] ({_shown(result)}), guardrails off\n"
     )
     for name in ("contact_sheet", "publication", "provenance"):
         console.print(f"  {name.replace('_', ' '):14} {escape(str(result[name]))}")
     if (act := result["reasoner"]) is not None:
         console.print(
             f"\n[bold green]Asked about {escape(Path(act['video']).parent.name)} in {act['seconds']:g} s.[/]"
-            f" {len(act['answers'])} answers of {act['model']}, [yellow]weights: {act['weights']}[/] (the words mean"
-            " nothing).\n  The second question found its session, and the video where the first had left it."
+            f" {len(act['answers'])} answers of {act['model']}, [yellow]weights: {act['weights']}[/] ({_said(act)}).\n"
+            "  The second question found its session, and the video where the first had left it."
         )
     else:
         console.print(f"\n  no second act: {escape(result['reasoner_skipped'])}")
     review = f"cosmos3 review build {shlex.quote(result['publication'])} --no-rrd"
     console.print(f"\nLook closer (with the extra `review` also as a Rerun recording):\n\n  {escape(review)}")
     console.print(NEXT.format(revision=DIFFUSERS_REVISION), markup=False)
+
+
+def _shown(result: Mapping[str, Any]) -> str:
+    measured = [s for s in result["samples"] if s.get("shows_its_prompt") is not None]
+    if not measured:
+        return "the pictures are noise"
+    right = sum(s["shows_its_prompt"] for s in measured)
+    return f"{right} of {len(measured)} measured samples show what their prompts say"
+
+
+def _said(act: Mapping[str, Any]) -> str:
+    measured = [a for a in act["answers"] if a.get("measured")]
+    if not measured:
+        return "the words mean nothing" if act["weights"] == "random" else "nothing was measured in the clip"
+    return f"{sum(a['right'] for a in measured)} of {len(measured)} say what is measured in the clip"
 
 
 NEXT = """

@@ -1,9 +1,10 @@
 """`quickstart`: both services once, on this machine, without a GPU.
 
-First act: S3 -> generator -> S3, verified, and shown. Second act (`reasoner_act`): the reasoner answers questions about
-a video of the first. Everything is real but the weights: Ray clusters, HTTP services with their tokens, a local S3 API
-server, vLLM. What they make and say is noise, because the tiny checkpoint's weights are random, and every record says
-so. The acts follow each other: two cores and a laptop's memory hold one service at a time.
+First act: S3 -> generator -> S3, verified, and shown. Second act (`reasoner_act`): the reasoner answers questions
+about a video of the first. Everything is real: Ray clusters, HTTP services with their tokens, a local S3 API server,
+vLLM. The weights are those of the block-world checkpoint, a small model of a drawn world; where it is not installed,
+random ones, whose pictures and words are noise. Every record says which. The acts follow each other: two cores and a
+laptop's memory hold one service at a time.
 """
 
 from __future__ import annotations
@@ -20,19 +21,23 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from cosmos3_serve.errors import UsageError
+from cosmos3_serve.errors import CheckpointUnavailable, UsageError
+from cosmos3_serve.trial import demo
+from cosmos3_serve.trial.shown import shown
+from cosmos3_serve.weights.blockworld import BLOCKWORLD, find_blockworld
 
 BUCKET = "quickstart"
-ASKED_ABOUT = "/rain/vision.mp4"  # made from text alone
+ASKED_ABOUT = f"/{demo.ASKED_ABOUT}/vision.mp4"
 MARK, CACHE = ".made-by-quickstart", "cache"
 
 
-def run(workdir: Path, console: Console, reasoner_workers: int = 1) -> dict[str, Any]:
+def run(workdir: Path, console: Console, reasoner_workers: int = 1, checkpoint: str | None = None) -> dict[str, Any]:
     """One quickstart below `workdir`; returns the object that `--json` prints. Its `seconds` are those of the first
     act; the second's are in `reasoner`.
 
     Args:
         reasoner_workers: replicas of the second act; 0 leaves it out.
+        checkpoint: of both acts; None: `choose()` says.
 
     Raises:
         UsageError: `workdir` holds something that no quickstart made, or an extra is not installed.
@@ -50,23 +55,44 @@ def run(workdir: Path, console: Console, reasoner_workers: int = 1) -> dict[str,
         console.print(f"[dim]{time.monotonic() - started:5.1f} s[/]  {text}")
 
     with Children():  # a signal between the acts ends us as one during an act does
-        result = _first_act(workdir, say)
+        checkpoint = checkpoint or choose(say)
+        result = _first_act(workdir, checkpoint, say)
         skipped = reasoner_act.missing() if reasoner_workers else "--no-reasoner was given"
         result |= {"reasoner": None, "reasoner_skipped": skipped}
         if skipped is None:
             (made,) = [item["path"] for item in result["artifacts"] if item["path"].endswith(ASKED_ABOUT)]
             video = Path(result["publication"]) / "artifacts" / made
             result["reasoner"] = reasoner_act.run(
-                workdir, workdir / CACHE, video, reasoner_workers, no_proxy(), say, console
+                workdir, checkpoint, video, reasoner_workers, no_proxy(), say, console
             )
         elif reasoner_workers:
             say(f"[yellow]no second act:[/] {escape(skipped)}")
     return result
 
 
-def _first_act(workdir: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def choose(say: Callable[[str], None]) -> str:
+    """`blockworld`, or `tiny` where it is not installed.
+
+    Raises:
+        CheckpointUnavailable: it is there and altered.
+    """
+    try:
+        find_blockworld()
+    except CheckpointUnavailable as missing:
+        if missing.stable_code != "checkpoint_not_found":
+            raise
+        say(f"[yellow]{escape(missing.detail)}: random weights instead, and all that is made is noise[/]")
+        return "tiny"
+    return BLOCKWORLD
+
+
+def label(checkpoint: str) -> str:
+    """What is said of a checkpoint beside its name."""
+    return "random weights" if checkpoint == "tiny" else "a small model of drawn scenes"
+
+
+def _first_act(workdir: Path, checkpoint: str, say: Callable[[str], None]) -> dict[str, Any]:
     from cosmos3_serve.review.contact_sheet import write_contact_sheet
-    from cosmos3_serve.trial import demo
     from cosmos3_serve.trial.children import Children
     from cosmos3_serve.trial.independent import verify_publication
     from cosmos3_serve.trial.local_s3 import LocalS3
@@ -76,8 +102,11 @@ def _first_act(workdir: Path, say: Callable[[str], None]) -> dict[str, Any]:
     with Children() as children:
         say("local S3 API server")
         s3 = children.enter(LocalS3())
-        say("generator service: tiny checkpoint (random weights), engine diffusers, [yellow]guardrails off[/]")
-        service = ServeCommand(_flags(workdir), {**s3.environ, **no_proxy()}, workdir / "logs")
+        say(
+            f"generator service: checkpoint {checkpoint} ({label(checkpoint)}), engine diffusers,"
+            " [yellow]guardrails off[/]"
+        )
+        service = ServeCommand(_flags(workdir, checkpoint), {**s3.environ, **no_proxy()}, workdir / "logs")
         children.start(service.launch, service.stop)
         request = demo.batch(BUCKET)
         media = demo.write_media(workdir / "inputs")
@@ -114,9 +143,10 @@ def prepare(workdir: Path) -> None:
     mark.write_text("The next quickstart empties this folder.\n", encoding="utf-8")
 
 
-def _flags(workdir: Path) -> list[str]:
+def _flags(workdir: Path, checkpoint: str) -> list[str]:
     return [
-        *("--host", "127.0.0.1", "--port", "0", "--engine", "diffusers", "--checkpoint", "tiny", "--no-guardrails"),
+        *("--host", "127.0.0.1", "--port", "0", "--engine", "diffusers", "--checkpoint", checkpoint),
+        "--no-guardrails",
         *("--device", "cpu", "--allowed-s3-roots", f"s3://{BUCKET}/inputs", "--output-path", str(workdir / "outputs")),
         *("--max-batch-size", "4", "--batch-wait-timeout-s", "0.3", "--drain-timeout-s", "5"),
         *("--cache-dir", str(workdir / CACHE)),
@@ -145,12 +175,20 @@ def _upload(files: Mapping[str, Path], environ: Mapping[str, str]) -> None:
 def _result(workdir: Path, seen: Mapping[str, Any], sheet: Path, seconds: float) -> dict[str, Any]:
     record = seen["provenance"]
     states = {result["args"]["name"]: result for result in record["structured_outputs"]}
+    folder = workdir / "publication" / "artifacts"
+    pictures = {a["sample"]: folder / a["path"] for a in record["artifacts"] if "/vision." in a["path"]}
+    seen_as = shown(pictures) if record["weights"] == BLOCKWORLD else {}
     return {
         "publication": str(workdir / "publication"),
         "provenance": str(workdir / "publication" / "provenance.json"),
         "published_uri": record["published_uri"],
         "samples": [
-            {"name": name, "mode": states[name]["args"]["model_mode"], "status": states[name]["status"]}
+            {
+                "name": name,
+                "mode": states[name]["args"]["model_mode"],
+                "status": states[name]["status"],
+                "shows_its_prompt": seen_as.get(name),
+            }
             for name in record["sample_names"]
         ],
         "artifacts": seen["artifacts"],

@@ -1,8 +1,8 @@
 """The quickstart's second act: the reasoner answers questions about a video that the generator has just made.
 
-Real vLLM in its own interpreter, a real fleet of one replica on this machine. The weights are random, so the answers
-are words without sense; what is shown is the way of a question: streamed, and from the second one on at a replica that
-holds the video already.
+Real vLLM in its own interpreter, a real fleet of one replica on this machine. What is shown is the way of a question:
+streamed, and from the second one on at a replica that holds the video already. With the block-world checkpoint each
+answer is compared with what is measured in the clip; those of random weights are words without sense.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from rich.markup import escape
 
 from cosmos3_serve.errors import ContractViolation, StartRefused
 from cosmos3_serve.settings import ReasonerSettings
+from cosmos3_serve.trial import shown
+from cosmos3_serve.weights.blockworld import BLOCKWORLD
 
 if TYPE_CHECKING:
     from cosmos3_serve.reasoner_client.ask import Answer
 
-QUESTIONS = ("What happens in this video?", "Which colour is seen most?")
+NOISE = ("What happens in this video?", "Which colour is seen most?")  # asked of random weights
 MAX_TOKENS = 24
 SHOWN_HEADERS = ("x-cosmos3-session", "x-cosmos3-media", "x-cosmos3-replica")
 VLLM_PYTHON_ENV = "COSMOS3_VLLM_PYTHON"
@@ -44,12 +46,12 @@ def missing() -> str | None:
 
 
 def run(
-    workdir: Path, cache: Path, video: Path, workers: int, environ: Mapping[str, str], say: Say, out: Console
+    workdir: Path, checkpoint: str, video: Path, workers: int, environ: Mapping[str, str], say: Say, out: Console
 ) -> dict[str, Any]:
     """Start the reasoner, ask, stop it; returns the object `reasoner` of `--json`.
 
     Args:
-        cache: folder of the tiny checkpoint.
+        checkpoint: `blockworld` or `tiny`.
         video: asked about; a verified artifact of the first act.
         workers: replicas.
         environ: variables over the caller's.
@@ -64,15 +66,18 @@ def run(
 
     started = time.monotonic()
     with Children() as children:
-        say(f"reasoner service: vLLM, tiny checkpoint (random weights), {workers} replica(s)")
+        random_weights = checkpoint != BLOCKWORLD
+        note = "random weights" if random_weights else "a small model of drawn scenes"
+        say(f"reasoner service: vLLM, checkpoint {checkpoint} ({note}), {workers} replica(s)")
         service = ReasonerServeCommand(
-            _flags(workdir, cache, workers), {**environ, **engine_environ()}, workdir / "logs"
+            _flags(workdir, checkpoint, workers), {**environ, **engine_environ()}, workdir / "logs"
         )
         children.start(service.launch, service.stop)
         ready = service.wait_ready().ready
         say(f"ready at {escape(str(ready['endpoint']))}; about {escape(str(video))}:")
         session = f"quickstart-{secrets.token_hex(4)}"
-        answers = asyncio.run(_ask(video, session, service.url, {service.token_env: service.token}, out))
+        asked = [(q, None) for q in NOISE] if random_weights else shown.questions(video)
+        answers = asyncio.run(_ask(video, asked, session, service.url, {service.token_env: service.token}, out))
         check(answers)
         say("stopping")
     return {
@@ -82,7 +87,10 @@ def run(
         "routing": ready["routing"],
         "replicas": len(ready["replicas"]),
         "session": session,
-        "answers": [answer.as_dict() for answer in answers],
+        "answers": [
+            {**answer.as_dict(), "measured": measured, "right": measured and agrees(answer.text, measured)}
+            for answer, (_, measured) in zip(answers, asked, strict=True)
+        ],
         "seconds": round(time.monotonic() - started, 1),
     }
 
@@ -93,15 +101,31 @@ def engine_environ() -> dict[str, str]:
     return {VLLM_PYTHON_ENV: named} if named else {}
 
 
-def _flags(workdir: Path, cache: Path, workers: int) -> list[str]:
+def agrees(said: str, measured: str) -> bool:
+    """Whether an answer says what was measured, but for case and punctuation."""
+
+    def plain(text: str) -> str:
+        return " ".join(text.lower().replace(".", " ").split())
+
+    return plain(said) == plain(measured)
+
+
+def _flags(workdir: Path, checkpoint: str, workers: int) -> list[str]:
     return [
-        *("--host", "127.0.0.1", "--port", "0", "--model", "tiny", "--workers", str(workers)),
+        *("--host", "127.0.0.1", "--port", "0", "--model", checkpoint, "--workers", str(workers)),
         *("--routing", "session-affinity", "--drain-timeout-s", "5"),
-        *("--store-dir", str(workdir / "media"), "--cache-dir", str(cache)),
+        *("--store-dir", str(workdir / "media"), "--cache-dir", str(workdir / "cache")),
     ]
 
 
-async def _ask(video: Path, session: str, endpoint: str, environ: Mapping[str, str], out: Console) -> list[Answer]:
+async def _ask(
+    video: Path,
+    asked: Sequence[tuple[str, str | None]],
+    session: str,
+    endpoint: str,
+    environ: Mapping[str, str],
+    out: Console,
+) -> list[Answer]:
     from cosmos3_serve.reasoner_client.ask import Reasoner, for_terminal
 
     def show(piece: str) -> None:
@@ -110,11 +134,14 @@ async def _ask(video: Path, session: str, endpoint: str, environ: Mapping[str, s
     answers = []
     async with Reasoner(endpoint, environ=environ) as reasoner:
         url = await reasoner.video_url(str(video))
-        for question in QUESTIONS:
+        for question, measured in asked:
             out.print(f"\n  > {question}\n  < ", end="", markup=False)
             answer = await reasoner.ask(question, url, session=session, max_tokens=MAX_TOKENS, on_text=show)
+            verdict = "random weights"
+            if measured is not None:
+                verdict = "as measured" if agrees(answer.text, measured) else f"measured: {measured}"
             headers = ", ".join(f"{name}: {answer.facts.get(name, '-')}" for name in SHOWN_HEADERS)
-            out.print(f"\n    [dim](random weights; {answer.video_tokens} tokens of video; {escape(headers)})[/]")
+            out.print(f"\n    [dim]({verdict}; {answer.video_tokens} tokens of video; {escape(headers)})[/]")
             answers.append(answer)
     out.print()
     return answers
