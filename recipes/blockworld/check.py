@@ -1,10 +1,12 @@
-"""The batched forward passes of `towers.py` against the stock ones, on random weights. Run on a CPU; seconds."""
+"""The batched forward passes of `towers.py` and `codec.py` against the stock ones, on random weights. Run on a CPU; seconds."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import codec
 import layout
 import torch
 import towers
@@ -21,8 +23,22 @@ def main() -> None:
             for p in module.parameters():
                 p.mul_(1.5) if p.ndim > 1 else p.add_(torch.randn_like(p) * 0.1)
     _generation(net)
+    _codec(vae)
     _reasoner(net, vision, vae)
     print("the batched forward passes equal the stock ones")
+
+
+@torch.no_grad()
+def _codec(vae: Any) -> None:
+    for count in (1, 5, 9):
+        frames = torch.rand(2, count, 64, 96, 3)
+        mean, _ = codec.encode(vae, frames)
+        stock = vae.encode(frames.permute(0, 4, 1, 2, 3) * 2 - 1).latent_dist.mean
+        gap = (mean - stock).abs().max() / stock.abs().max()
+        assert gap < 2e-4, f"encoder differs by {gap:.2e}"
+        ours = codec.decode(vae, mean).clamp(0, 1)
+        theirs = (vae.decode(mean).sample.permute(0, 2, 3, 4, 1) + 1) / 2
+        assert (ours - theirs).abs().max() < 2e-4, "decoder differs"
 
 
 @torch.no_grad()

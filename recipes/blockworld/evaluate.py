@@ -10,7 +10,7 @@ import numpy as np
 import pools
 import torch
 import train_vae
-from common import on, pictures
+from common import autocast, on, pictures
 from sampling import generate
 from train_reasoner import Prefix, answers, evaluate, tenths
 
@@ -160,6 +160,32 @@ def agreement(
     right = [t == p[1] for t, (_, p) in zip(told, kept, strict=True)]
     missed = [(texts, t) for (_, texts), t in zip(kept, told, strict=True) if texts[1] != t][:15]
     return {"agrees": sum(right) / len(right), "count": len(right), "missed": missed}
+
+
+@torch.no_grad()
+def ceiling(codec: Path, count: int = 100, log: Any = print) -> dict[str, float]:
+    """What the codec alone leaves of drawn pictures and clips: shares that the measure still reads right, with and
+    without noise on the latents (in deviations)."""
+    vae, mean, std = train_vae.load(codec)
+    result: dict[str, float] = {}
+    for frames, size in ((1, (256, 256)), (9, (320, 192)), (17, (320, 192))):
+        scenes, _ = prompts(count, moving=frames > 1, seed=31)
+        state = on(np.stack([draw.states(s, draw.progress(frames)) for s in scenes]))
+        real = pictures(state.flatten(0, 1), size).unflatten(0, state.shape[:2])
+        kept = train_vae.latents(vae, real)
+        for noise in (0.0, 0.3):
+            z = kept + noise * std * torch.randn_like(kept)
+            with autocast():
+                back = torch.cat([train_vae.decode(vae, part).clamp(0, 1) for part in z.split(16)])
+            shown = list((back * 255 + 0.5).to(torch.uint8).cpu().numpy())
+            if frames == 1:
+                right = [s == names(c) for s, c in zip(pools.spread(_objects, [x[0] for x in shown]), scenes, strict=True)]
+            else:
+                right = [obeyed(c, t) for c, t in zip(scenes, pools.spread(_tracks, shown), strict=True)]
+            result[f"{frames}_noise_{noise}"] = sum(right) / count
+            result[f"{frames}_noise_{noise}_psnr"] = float(-10 * torch.log10((back - real).square().mean()))
+            log(f"{frames} frames, noise {noise}", [result[f"{frames}_noise_{noise}"], result[f"{frames}_noise_{noise}_psnr"]])
+    return result
 
 
 def table(net: Any, vision: Any, codec: Path, count: int = 200, log: Any = print) -> dict[str, Any]:

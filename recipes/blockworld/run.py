@@ -20,7 +20,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")]
 
-STAGES = ("vae", "reasoner", "generator", "export", "evaluate", "more", "scenes", "unpack")
+STAGES = ("vae", "reasoner", "generator", "export", "evaluate", "more", "ceiling", "scenes", "unpack")
 
 
 def main() -> None:
@@ -75,6 +75,10 @@ def _run(stage: str, args: argparse.Namespace) -> None:
         train_reasoner.train(out, args.seconds, **more)
     elif stage == "unpack":
         train_generator.unpack(Path(__file__).parents[2] / "models" / "blockworld", out)
+    elif stage == "ceiling":
+        import evaluate
+
+        evaluate.ceiling(codec, 2 if dry else args.count, log=_say)
     elif stage == "scenes":
         train_generator.draw_scenes(out, args.scenes or 75_000, args.seed)
     elif stage == "generator":

@@ -59,6 +59,5 @@ def generate(
                 x[:, :, :clean] = fixed
         out = []
         for piece in (x * std + mean).split(32):
-            out.append(train_vae.decode(vae, piece).float().clamp(-1, 1))
-    pixels = ((torch.cat(out) + 1) / 2 * 255).to(torch.uint8)
-    return pixels.permute(0, 2, 3, 4, 1).cpu().numpy()
+            out.append((train_vae.decode(vae, piece).clamp(0, 1) * 255).to(torch.uint8).cpu())
+    return torch.cat(out).numpy()

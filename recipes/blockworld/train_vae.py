@@ -4,148 +4,149 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
+import codec
 import layout
 import numpy as np
 import pools
 import torch
 import torch.nn.functional as F
-from common import Average, Clock, Log, adam, autocast, device, half, on, pictures, save
-from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
+from common import Average, Clock, Log, adam, autocast, device, half, on, painted, pictures, save
+from recorder import Recorder
 
 Tensor = torch.Tensor
 
 
-def fast() -> None:
-    """Make the stock modules train faster on a GPU, with the same results: a convolution over three frames as one over
-    pictures with the frames' channels side by side, and the norm in one kernel."""
-    from diffusers.models.autoencoders import autoencoder_kl_wan as wan
+@dataclass(frozen=True)
+class Kind:
+    """One layout of a batch: frames of a clip, pictures' size, side of the crops (0: whole pictures), how many, how often."""
 
-    def conv(self: Any, x: Tensor, cache_x: Tensor | None = None) -> Tensor:
-        taps, stride = self.kernel_size[0], self.stride[0]
-        front = self._padding[4]
-        if cache_x is not None and front > 0:
-            x, front = torch.cat([cache_x.to(x.device), x], 2), front - cache_x.shape[2]
-        b, _, t, h, w = x.shape
-        weight = self.weight
-        if t == 1 and front == taps - 1 and taps > 1:
-            weight, taps, front = weight[:, :, -1:], 1, 0  # what is before a single frame is zero
-        if front:
-            x = torch.cat([x.new_zeros(b, x.shape[1], front, h, w), x], 2)
-        count = (x.shape[2] - taps) // stride + 1
-        wide = (
-            torch.cat([x[:, :, j : j + stride * (count - 1) + 1 : stride] for j in range(taps)], 1) if taps > 1 else x
-        )
-        flat = wide.transpose(1, 2).flatten(0, 1).contiguous(memory_format=torch.channels_last)
-        weight = weight.transpose(1, 2).flatten(1, 2)
-        out = F.conv2d(flat, weight, self.bias, padding=(self._padding[2], self._padding[0]))
-        return out.unflatten(0, (b, count)).transpose(1, 2)
+    frames: int
+    size: tuple[int, int]
+    side: int
+    count: int
+    weight: int
 
-    def norm(self: Any, x: Tensor) -> Tensor:
-        y = F.rms_norm(x.movedim(1, -1), (x.shape[1],), self.gamma.flatten().to(x.dtype), 1e-12)
-        return y.movedim(-1, 1)
 
-    wan.WanCausalConv3d.forward = conv
-    wan.WanRMS_norm.forward = norm
+WIDE, SQUARE = pools.SIZES[1], pools.SIZES[0]
+KINDS = (
+    Kind(1, WIDE, 128, 160, 2),
+    Kind(9, WIDE, 128, 32, 4),
+    Kind(9, SQUARE, 128, 32, 2),
+    Kind(1, SQUARE, 0, 40, 2),
+    Kind(1, WIDE, 0, 40, 1),
+    Kind(9, WIDE, 0, 10, 6),
+    Kind(9, SQUARE, 0, 8, 2),
+    Kind(17, WIDE, 0, 5, 2),
+)
 
 
 def decode(vae: Any, z: Tensor) -> Tensor:
-    """As the stock module decodes, without its last clamp, which would stop gradients."""
-    vae.clear_cache()
-    x = vae.post_quant_conv(z)
-    out = []
-    for i in range(z.shape[2]):
-        vae._conv_idx = [0]
-        more: dict[str, Any] = {"first_chunk": True} if i == 0 else {}
-        out.append(vae.decoder(x[:, :, i : i + 1], feat_cache=vae._feat_map, feat_idx=vae._conv_idx, **more))
-    vae.clear_cache()
-    return unpatchify(torch.cat(out, 2), 2)
-
-
-def encode(vae: Any, pixels: Tensor) -> Tensor:
-    """Mean and log-variance [B, 2C, t, h, w] of pixels [B, 3, T, H, W] in -1..1."""
-    out: Tensor = vae._encode(pixels)
-    return out
-
-
-def to_pixels(frames: Tensor) -> Tensor:
-    """[B, F, H, W, 3] in 0..1 to [B, 3, F, H, W] in -1..1."""
-    return frames.permute(0, 4, 1, 2, 3) * 2 - 1
+    """[B, T, H, W, 3] of latents [B, C, t, h, w], about 0..1."""
+    return codec.decode(vae, z)
 
 
 @torch.no_grad()
 def latents(vae: Any, frames: Tensor) -> Tensor:
+    """Means [B, C, t, h, w] of frames [B, T, H, W, 3] in 0..1."""
     with autocast():
-        return encode(vae, to_pixels(frames)).float().chunk(2, 1)[0]
+        return codec.encode(vae, frames)[0].float()
+
+
+def emphasis(frames: Tensor) -> Tensor:
+    """Weight [B, T, H, W, 1] of each pixel: what has a colour, an outline or moves counts more than a plain ground."""
+    b, t, h, w, _ = frames.shape
+    colour = (frames.amax(-1, keepdim=True) - frames.amin(-1, keepdim=True) > 0.25).float()
+    flat = frames.flatten(0, 1).permute(0, 3, 1, 2)
+    around = F.max_pool2d(flat, 5, 1, 2) + F.max_pool2d(-flat, 5, 1, 2)
+    outline = (around.amax(1) > 0.06).float().view(b, t, h, w, 1)
+    moved = (frames.amax(1, keepdim=True) - frames.amin(1, keepdim=True)).amax(-1, keepdim=True)
+    return 1 + 2 * colour + 4 * outline + 4 * (moved > 0.05).float()
+
+
+def difference(back: Tensor, frames: Tensor) -> Tensor:
+    """The loss of a reconstruction: of values, and of steps from pixel to pixel so that outlines are sharp."""
+    gap, weight = back - frames, emphasis(frames)
+    across, down = gap[:, :, :, 1:] - gap[:, :, :, :-1], gap[:, :, 1:] - gap[:, :, :-1]
+    steps = (across.abs() * weight[:, :, :, 1:]).mean() + (down.abs() * weight[:, :, 1:]).mean()
+    return 2 * (gap.abs() * weight).mean() + 8 * (gap.square() * weight).mean() + 2 * steps
 
 
 def train(
-    out: Path,
-    seconds: float,
-    *,
-    steps: int | None = None,
-    scenes: int = 20_000,
-    small: bool = False,
-    resume: Path | None = None,
-) -> None:
-    data = pools.prompts(scenes, "scene", 17, (320, 192), 11).state
-    grasps = pools.prompts(max(50, scenes // 10), "action", 17, (320, 192), 12).state
+    out: Path, seconds: float, *, steps: int | None = None, scenes: int = 20_000, small: bool = False,
+    resume: Path | None = None, rate: float = 1e-3,
+) -> None:  # fmt: skip
+    """
+    Args:
+        small: few and small crops, for a dry run.
+    """
+    data = pools.prompts(scenes, "scene", 17, WIDE, 11).state
+    grasps = pools.prompts(max(50, scenes // 10), "action", 17, WIDE, 12).state
     torch.manual_seed(1)
     rng = random.Random(1)
     log = Log(out, "vae")
     state = on(np.concatenate([data, grasps]))
+    state = state[:3] if small else state
     vae = layout.new_vae().to(device())
     if resume is not None:
-        vae.load_state_dict(
-            {k: v.float() for k, v in torch.load(resume, map_location="cpu", weights_only=True)["vae"].items()}
-        )
-    fast()
-    rate = 1.5e-3
-    optimizer, average = adam(vae.parameters(), rate), None
-    pictures(state[:8, 0], pools.SIZES[0])
-    clock = Clock(seconds, rate, steps=steps)
-    while clock.running():
-        frames = rng.choice((1, 1, 5, 9))
-        whole = clock.gone > 0.88 and not small  # the last part on whole pictures: attention in the middle sees all
-        size = rng.choice(pools.SIZES)
-        side = 64 if small else 128
-        count = max(2, (16 if small else 768 if not whole else 200) // (frames + 1))
-        crop = None if whole else (rng.randrange(size[0] - side + 1), rng.randrange(size[1] - side + 1), side, side)
-        pick = torch.randint(0, len(state), (count,), device=state.device)
-        first, stride = rng.randrange(17 - frames + 1) if frames < 17 else 0, rng.choice((1, 2)) if frames < 9 else 2
-        when = [
-            (first + stride * i) % 17 if stride * frames + first <= 17 + stride else first + i for i in range(frames)
-        ]
-        when = [min(w, 16) for w in when]
-        x = pictures(state[pick][:, when].flatten(0, 1), size, crop).unflatten(0, (count, frames))
-        target = to_pixels(x)
-        clock.tick(optimizer)
+        kept = torch.load(resume, map_location="cpu", weights_only=True)["vae"]
+        vae.load_state_dict({k: v.float() for k, v in kept.items()})
+    learned = list(vae.parameters())
+
+    def loss(inputs: list[Tensor], _: Any) -> Tensor:
+        levels, noise, worn = inputs
+        frames = levels.float() / 255
         with autocast():
-            mean, logvar = encode(vae, target).float().chunk(2, 1)
-            logvar = logvar.clamp(-12, 4)
-            z = mean + torch.randn_like(mean) * (0.5 * logvar).exp()
-            back = decode(vae, z).float()
-        colour = (target.amax(1, keepdim=True) - target.amin(1, keepdim=True) > 0.5).float()
-        weight = 1 + 2 * colour
-        gap = back - target
-        loss = (gap.abs() * weight).mean() + 2 * (gap**2 * weight).mean()
-        kl = 0.5 * (mean**2 + logvar.exp() - 1 - logvar).mean()
-        optimizer.zero_grad(set_to_none=True)
-        (loss + 2e-4 * kl).backward()
-        torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
+            mean, spread = codec.encode(vae, frames)
+            mean, spread = mean.float(), spread.float().clamp(-12, 4)
+            # More noise than the encoder asks for: what is generated is never quite what an encoder gives.
+            z = mean + noise * (spread.exp() + worn.square().view(-1, 1, 1, 1, 1)).sqrt()
+            back = codec.decode(vae, z)
+        kl = 0.5 * (mean.square() + spread.exp() - 1 - spread).mean()
+        return difference(back, frames) + 4e-4 * kl
+
+    recorder = Recorder(loss, learned)
+    optimizer, average = adam(learned, rate), None
+    clock = Clock(seconds, rate, steps=steps)
+    saved = 0.0
+    while clock.running():
+        kind = Kind(9, WIDE, 32, 2, 1) if small else rng.choices(KINDS, [k.weight for k in KINDS])[0]
+        (width, height), side = kind.size, kind.side
+        crop = (
+            (rng.randrange(width - side + 1), rng.randrange(height - side + 1), side, side)
+            if side
+            else (0, 0, width, height)
+        )
+        pick = torch.randint(0, len(state), (kind.count,), device=state.device)
+        when = slice(0, 17, 2) if kind.frames == 9 else slice(0, 17) if kind.frames == 17 else [rng.randrange(17)]
+        rows = state[pick][:, when]
+        levels = painted(rows.flatten(0, 1), kind.size, crop).unflatten(0, rows.shape[:2])
+        shape = (kind.count, 48, (kind.frames - 1) // 4 + 1, crop[3] // 16, crop[2] // 16)
+        worn = 0.3 * torch.rand(kind.count, device=state.device)
+        clock.tick(optimizer)
+        value = recorder.step([levels, torch.randn(shape, device=state.device), worn])
+        torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
-        if average is None and clock.gone > 0.3:
-            average = Average(vae.parameters(), 0.995)
+        if average is None and clock.gone > 0.2:
+            average = Average(learned, 0.999)
         elif average is not None:
             average.update()
-        log(10.0, step=clock.step, gone=clock.gone, loss=loss, kl=kl, psnr=-10 * torch.log10((gap**2).mean() / 4))
+        if clock.step % 25 == 0:
+            log(10.0, step=clock.step, gone=clock.gone, frames=kind.frames, side=side, loss=value)
+        if average is not None and clock.gone - saved > 0.25:
+            saved = clock.gone
+            average.swap()
+            mean, std = statistics(vae, state)
+            save(out / "vae.pt", vae=half(vae), mean=mean, std=std)
+            log(step=clock.step, psnr=quality(vae, state))
+            average.swap()
     if average is not None:
         average.swap()
-    state = state[:4] if small else state
     mean, std = statistics(vae, state)
     save(out / "vae.pt", vae=half(vae), mean=mean, std=std)
-    log(step=clock.step, done=True, psnr=quality(vae, state))
+    log(step=clock.step, done=True, psnr=quality(vae, state), std=[round(s, 2) for s in std])
 
 
 @torch.no_grad()
@@ -172,8 +173,8 @@ def quality(vae: Any, state: Tensor) -> float:
         rows = state[:32, ::2]
         x = pictures(rows.flatten(0, 1), size).unflatten(0, rows.shape[:2])
         with autocast():
-            back = decode(vae, latents(vae, x)).float().clamp(-1, 1)
-        errors.append(float((back - to_pixels(x)).pow(2).mean()) / 4)
+            back = codec.decode(vae, latents(vae, x)).clamp(0, 1)
+        errors.append(float((back - x).square().mean()))
     return float(-10 * torch.log10(torch.tensor(sum(errors) / len(errors))))
 
 
@@ -183,7 +184,6 @@ def load(path: Path) -> tuple[Any, Tensor, Tensor]:
     vae = layout.new_vae(kept["mean"], kept["std"])
     vae.load_state_dict({k: v.float() for k, v in kept["vae"].items()})
     vae.to(device()).eval().requires_grad_(False)
-    fast()
     shape = (1, -1, 1, 1, 1)
     return (
         vae,

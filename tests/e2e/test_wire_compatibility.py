@@ -61,7 +61,7 @@ def test_an_existing_client_gets_its_publication(generator, tmp_path) -> None:
                 "vision_path": f"s3://wire/inputs%2F{quote('étage')}/premi%C3%A8re 1.png",
             }
             | CLIP,
-            {"name": "edges", "prompt": "x", "edge": {"control_path": "s3://wire/inputs/street%20edges.mp4"}, **CLIP}
+            {"name": "edges", "prompt": "x", "edge": {"control_path": "s3://wire/inputs/beginning.mp4"}, **CLIP}
             | {"model_mode": "text2video", "max_frames": 5},
         ],
         revision=generator.ready["framework_revision"],
