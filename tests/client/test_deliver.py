@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cosmos3_serve.client.deliver import SMALL_BYTES, SMALL_MOST, Delivery, windows
+from cosmos3_serve.client.deliver import EARLY_MOST, SMALL_BYTES, SMALL_MOST, Delivery, windows
 from cosmos3_serve.client.publish import UPLOADS
 from cosmos3_serve.client.window import Window
 from cosmos3_serve.contract.records import Artifact
@@ -75,3 +75,45 @@ async def test_small_downloads_and_uploads_overlap_and_large_downloads_are_few()
     await delivery._fetch_all(window)
     await delivery._put_all(window, keep=True)
     assert most == {"small": 3 * SMALL_MOST, "large": 3, "put": UPLOADS} and not any(now.values())
+
+
+async def test_few_uploads_wait_for_the_end_of_their_window() -> None:
+    """Each holds up to a part of its file in memory; a window may hold any number of files."""
+
+    class Fetched:
+        def part_of(self, artifact: Artifact) -> Path:
+            return Path()
+
+        async def fetch(self, artifact: Artifact, growing: Any = None) -> Path:
+            return Path()
+
+    class Early:
+        growing = None
+
+    class Publishing:
+        put_with: list[bool] = []  # noqa: RUF012
+
+        def upload_early(self, artifact: Artifact, path: Path) -> Early:
+            return Early()
+
+        async def put(self, artifact: Artifact, path: Path, early: Early | None) -> None:
+            self.put_with.append(early is not None)
+
+    class Undecoded(Delivery):
+        async def _begin(self) -> None: ...
+
+        async def _decode(self, artifact: Artifact, path: Path) -> None: ...
+
+    nothing: Any = None
+    fetched: Any = Fetched()
+    fetched.path_of = fetched.part_of
+    publishing: Any = Publishing()
+    small = Window(12, least=3, most=3 * SMALL_MOST)
+    delivery = Undecoded(
+        nothing, nothing, fetched, publishing, b"", nothing, nothing, concurrency=3, spool_bytes=1, small=small
+    )
+    window = artifacts(*[SMALL_BYTES + 1] * 40)
+    await delivery._fetch_all(window)
+    assert len(delivery.early) == EARLY_MOST
+    await delivery._put_all(window, keep=True)
+    assert publishing.put_with.count(True) == EARLY_MOST and len(publishing.put_with) == 40 and not delivery.early

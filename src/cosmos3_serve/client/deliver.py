@@ -31,6 +31,7 @@ from cosmos3_serve.storage.files import in_thread
 
 READ_BACKS = 8
 SMALL_BYTES = 256 * 1024
+EARLY_MOST = 8  # uploads that wait for the end of their window; each holds up to a part in memory
 SMALL_FIRST, SMALL_MOST = 4, 16  # small downloads in the place of a large one: at first, and where that is faster
 
 
@@ -108,7 +109,9 @@ class Delivery:
         await self._decode(artifact, path)
 
     async def _fetch(self, artifact: Artifact) -> None:
-        early = self.publication.upload_early(artifact, self.transfer.part_of(artifact))
+        early = None
+        if len(self.early) < EARLY_MOST:
+            early = self.publication.upload_early(artifact, self.transfer.part_of(artifact))
         if early is not None:
             self.early[artifact.path] = early
         path = await self.transfer.fetch(artifact, early.growing if early else None)
