@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cosmos3_serve.contract.profile import diffusers_profile
-from cosmos3_serve.trial import demo, shown
+from cosmos3_serve.trial import demo, quickstart, shown
 
 
 def test_prompts_are_the_captions_of_their_scenes() -> None:
@@ -15,6 +15,7 @@ def test_prompts_are_the_captions_of_their_scenes() -> None:
     assert texts["slide"] == "A large red sphere on the left at the front. The red sphere slides to the right."
     assert texts["push"] == "The gripper moves the purple cube."
     assert list(texts) == list(demo.ASKED)
+    assert demo.ASKED[quickstart.ASKED_ABOUT.split("/")[1]].mode == "text2video"
 
 
 @pytest.mark.parametrize("name", [name for name, asked in demo.ASKED.items() if asked.mode != "forward_dynamics"])

@@ -88,6 +88,13 @@ def test_an_answer_agrees_but_for_case_and_full_stops() -> None:
     assert not reasoner_act.agrees("The red sphere bounces.", "The red sphere falls.")
 
 
+def test_an_answer_about_nothing_measured_is_not_called_one_of_random_weights() -> None:
+    assert reasoner_act.verdict("x", None, "random") == "random weights"
+    assert reasoner_act.verdict("x", None, "blockworld") == "nothing was measured in the clip"
+    assert reasoner_act.verdict("It falls", "it falls", "blockworld") == "as measured"
+    assert reasoner_act.verdict("it turns", "it falls", "blockworld") == "measured: it falls"
+
+
 def test_without_the_block_world_checkpoint_it_says_so_and_takes_random_weights(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -78,7 +78,6 @@ ASKED: Final[dict[str, Asked]] = {
     ),
     "push": Asked("forward_dynamics", Scene((Thing(CUBE, PURPLE, LARGE, LEFT, BACK),), gripper=0), 53),
 }
-ASKED_ABOUT: Final = "slide"  # made from text alone; the reasoner is asked about it
 
 
 def prompt(asked: Asked) -> str:

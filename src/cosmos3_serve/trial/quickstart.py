@@ -22,12 +22,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from cosmos3_serve.errors import CheckpointUnavailable, UsageError
-from cosmos3_serve.trial import demo
-from cosmos3_serve.trial.shown import shown
 from cosmos3_serve.weights.blockworld import BLOCKWORLD, find_blockworld
 
 BUCKET = "quickstart"
-ASKED_ABOUT = f"/{demo.ASKED_ABOUT}/vision.mp4"
+ASKED_ABOUT = "/slide/vision.mp4"  # made from text alone
 MARK, CACHE = ".made-by-quickstart", "cache"
 
 
@@ -63,7 +61,7 @@ def run(workdir: Path, console: Console, reasoner_workers: int = 1, checkpoint: 
             (made,) = [item["path"] for item in result["artifacts"] if item["path"].endswith(ASKED_ABOUT)]
             video = Path(result["publication"]) / "artifacts" / made
             result["reasoner"] = reasoner_act.run(
-                workdir, checkpoint, video, reasoner_workers, no_proxy(), say, console
+                workdir, workdir / CACHE, checkpoint, video, reasoner_workers, no_proxy(), say, console
             )
         elif reasoner_workers:
             say(f"[yellow]no second act:[/] {escape(skipped)}")
@@ -86,26 +84,21 @@ def choose(say: Callable[[str], None]) -> str:
     return BLOCKWORLD
 
 
-def label(checkpoint: str) -> str:
-    """What is said of a checkpoint beside its name."""
-    return "random weights" if checkpoint == "tiny" else "a small model of drawn scenes"
-
-
 def _first_act(workdir: Path, checkpoint: str, say: Callable[[str], None]) -> dict[str, Any]:
     from cosmos3_serve.review.contact_sheet import write_contact_sheet
+    from cosmos3_serve.trial import demo
     from cosmos3_serve.trial.children import Children
     from cosmos3_serve.trial.independent import verify_publication
     from cosmos3_serve.trial.local_s3 import LocalS3
+    from cosmos3_serve.trial.reasoner_act import LABELS
     from cosmos3_serve.trial.serve_command import ServeCommand, no_proxy
 
     started = time.monotonic()
     with Children() as children:
         say("local S3 API server")
         s3 = children.enter(LocalS3())
-        say(
-            f"generator service: checkpoint {checkpoint} ({label(checkpoint)}), engine diffusers,"
-            " [yellow]guardrails off[/]"
-        )
+        what = LABELS[checkpoint]
+        say(f"generator service: checkpoint {checkpoint} ({what}), engine diffusers, [yellow]guardrails off[/]")
         service = ServeCommand(_flags(workdir, checkpoint), {**s3.environ, **no_proxy()}, workdir / "logs")
         children.start(service.launch, service.stop)
         request = demo.batch(BUCKET)
@@ -173,6 +166,8 @@ def _upload(files: Mapping[str, Path], environ: Mapping[str, str]) -> None:
 
 
 def _result(workdir: Path, seen: Mapping[str, Any], sheet: Path, seconds: float) -> dict[str, Any]:
+    from cosmos3_serve.trial.shown import shown
+
     record = seen["provenance"]
     states = {result["args"]["name"]: result for result in record["structured_outputs"]}
     folder = workdir / "publication" / "artifacts"

@@ -20,12 +20,12 @@ from rich.markup import escape
 
 from cosmos3_serve.errors import ContractViolation, StartRefused
 from cosmos3_serve.settings import ReasonerSettings
-from cosmos3_serve.trial import shown
 from cosmos3_serve.weights.blockworld import BLOCKWORLD
 
 if TYPE_CHECKING:
     from cosmos3_serve.reasoner_client.ask import Answer
 
+LABELS = {BLOCKWORLD: "a small model of drawn scenes", "tiny": "random weights"}  # of both acts' checkpoints
 NOISE = ("What happens in this video?", "Which colour is seen most?")  # asked of random weights
 MAX_TOKENS = 24
 SHOWN_HEADERS = ("x-cosmos3-session", "x-cosmos3-media", "x-cosmos3-replica")
@@ -46,11 +46,19 @@ def missing() -> str | None:
 
 
 def run(
-    workdir: Path, checkpoint: str, video: Path, workers: int, environ: Mapping[str, str], say: Say, out: Console
+    workdir: Path,
+    cache: Path,
+    checkpoint: str,
+    video: Path,
+    workers: int,
+    environ: Mapping[str, str],
+    say: Say,
+    out: Console,
 ) -> dict[str, Any]:
     """Start the reasoner, ask, stop it; returns the object `reasoner` of `--json`.
 
     Args:
+        cache: folder of the tiny checkpoint.
         checkpoint: `blockworld` or `tiny`.
         video: asked about; a verified artifact of the first act.
         workers: replicas.
@@ -63,21 +71,22 @@ def run(
     """
     from cosmos3_serve.trial.children import Children
     from cosmos3_serve.trial.serve_command import ReasonerServeCommand
+    from cosmos3_serve.trial.shown import questions
 
     started = time.monotonic()
     with Children() as children:
-        random_weights = checkpoint != BLOCKWORLD
-        note = "random weights" if random_weights else "a small model of drawn scenes"
-        say(f"reasoner service: vLLM, checkpoint {checkpoint} ({note}), {workers} replica(s)")
+        say(f"reasoner service: vLLM, checkpoint {checkpoint} ({LABELS[checkpoint]}), {workers} replica(s)")
         service = ReasonerServeCommand(
-            _flags(workdir, checkpoint, workers), {**environ, **engine_environ()}, workdir / "logs"
+            _flags(workdir, cache, checkpoint, workers), {**environ, **engine_environ()}, workdir / "logs"
         )
         children.start(service.launch, service.stop)
         ready = service.wait_ready().ready
         say(f"ready at {escape(str(ready['endpoint']))}; about {escape(str(video))}:")
         session = f"quickstart-{secrets.token_hex(4)}"
-        asked = [(q, None) for q in NOISE] if random_weights else shown.questions(video)
-        answers = asyncio.run(_ask(video, asked, session, service.url, {service.token_env: service.token}, out))
+        asked = questions(video) if checkpoint == BLOCKWORLD else [(question, None) for question in NOISE]
+        answers = asyncio.run(
+            _ask(video, asked, ready["weights"], session, service.url, {service.token_env: service.token}, out)
+        )
         check(answers)
         say("stopping")
     return {
@@ -110,17 +119,25 @@ def agrees(said: str, measured: str) -> bool:
     return plain(said) == plain(measured)
 
 
-def _flags(workdir: Path, checkpoint: str, workers: int) -> list[str]:
+def verdict(said: str, measured: str | None, weights: str) -> str:
+    """What is told beside an answer: how it compares with what is measured, where something is."""
+    if measured is None:
+        return "random weights" if weights == "random" else "nothing was measured in the clip"
+    return "as measured" if agrees(said, measured) else f"measured: {measured}"
+
+
+def _flags(workdir: Path, cache: Path, checkpoint: str, workers: int) -> list[str]:
     return [
         *("--host", "127.0.0.1", "--port", "0", "--model", checkpoint, "--workers", str(workers)),
         *("--routing", "session-affinity", "--drain-timeout-s", "5"),
-        *("--store-dir", str(workdir / "media"), "--cache-dir", str(workdir / "cache")),
+        *("--store-dir", str(workdir / "media"), "--cache-dir", str(cache)),
     ]
 
 
 async def _ask(
     video: Path,
     asked: Sequence[tuple[str, str | None]],
+    weights: str,
     session: str,
     endpoint: str,
     environ: Mapping[str, str],
@@ -137,11 +154,9 @@ async def _ask(
         for question, measured in asked:
             out.print(f"\n  > {question}\n  < ", end="", markup=False)
             answer = await reasoner.ask(question, url, session=session, max_tokens=MAX_TOKENS, on_text=show)
-            verdict = "random weights"
-            if measured is not None:
-                verdict = "as measured" if agrees(answer.text, measured) else f"measured: {measured}"
             headers = ", ".join(f"{name}: {answer.facts.get(name, '-')}" for name in SHOWN_HEADERS)
-            out.print(f"\n    [dim]({verdict}; {answer.video_tokens} tokens of video; {escape(headers)})[/]")
+            told = f"{verdict(answer.text, measured, weights)}; {answer.video_tokens} tokens of video; {headers}"
+            out.print(f"\n    [dim]({escape(told)})[/]")
             answers.append(answer)
     out.print()
     return answers
