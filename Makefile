@@ -60,9 +60,11 @@ check: lint unit ## lint, types and the fast tests only
 lint: style
 	$(BIN)/mypy
 
+CODE := src tests benchmarks containers docs recipes scripts hatch_build.py
+
 style: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks containers docs hatch_build.py
-	$(BIN)/ruff format --check src tests benchmarks containers docs hatch_build.py
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow and not e2e" $(PARALLEL) $(ARGS)

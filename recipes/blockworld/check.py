@@ -1,4 +1,7 @@
-"""The batched forward passes of `towers.py` and `codec.py` against the stock ones, on random weights. Run on a CPU; seconds."""
+"""The batched forward passes of `towers.py` and `codec.py` against the stock ones, on random weights.
+
+Run on a CPU; seconds.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The video codec's forward passes for training: whole clips at once, channels last.
 
 The stock modules encode and decode in pieces of four frames with caches between them. These passes give the same values
-(`check.py`) with a third of the kernels, and hold tensors as [B, T, H, W, C], where a convolution over three frames is one
-over pictures with the frames' channels side by side.
+(`check.py`) and hold tensors as [B, T, H, W, C], where a convolution over three frames is one over pictures with the
+frames' channels side by side.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def adam(parameters: Iterable[torch.nn.Parameter], rate: float) -> torch.optim.A
 def save(path: Path, **parts: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    torch.save({k: v for k, v in parts.items()}, partial)
+    torch.save(parts, partial)
     partial.rename(path)
 
 
@@ -140,7 +140,7 @@ def half(module: Any) -> dict[str, Tensor]:
 class Log:
     def __init__(self, path: Path, name: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        self.file = open(path / f"{name}.jsonl", "a", encoding="utf-8")
+        self.path = path / f"{name}.jsonl"
         self.name, self.began, self.last = name, time.monotonic(), 0.0
 
     def __call__(self, every: float = 0.0, /, **values: Any) -> None:
@@ -154,5 +154,5 @@ class Log:
         }
         line = {"t": round(now - self.began, 1), **values}
         print(self.name, json.dumps(line), flush=True)
-        self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")

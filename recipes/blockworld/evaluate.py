@@ -14,20 +14,12 @@ from common import autocast, on, pictures
 from sampling import generate
 from train_reasoner import Prefix, answers, evaluate, tenths
 
-from cosmos3_serve.blockworld import draw, measure, words
-from cosmos3_serve.blockworld.scene import COLOURS, SHAPES, Scene, sample_grasp, sample_scene
-
-
-def names(scene: Scene) -> list[tuple[str, str]]:
-    return sorted((COLOURS[t.colour], SHAPES[t.shape]) for t in scene.things)
+from cosmos3_serve.blockworld import draw, measure, score, words
+from cosmos3_serve.blockworld.scene import COLOURS, Scene, sample_grasp, sample_scene
 
 
 def _objects(picture: np.ndarray) -> list[tuple[str, str]]:
     return sorted(seen.name for seen in measure.objects(picture))
-
-
-def _tracks(frames: np.ndarray) -> list[tuple[str, str, str]]:
-    return [(t.colour, t.shape, t.motion) for t in measure.tracks(frames)]
 
 
 def prompts(count: int, *, moving: bool, seed: int) -> tuple[list[Scene], list[str]]:
@@ -47,17 +39,8 @@ def images(parts: Any, count: int, seed: int = 21, **how: Any) -> tuple[float, n
     size = (256, 256)
     out = generate(*parts, [pools.metadata(t, 1, 24, size) for t in texts], 1, size, **how)
     seen = pools.spread(_objects, [clip[0] for clip in out])
-    right = [s == names(scene) for s, scene in zip(seen, scenes, strict=True)]
+    right = [s == score.names(scene) for s, scene in zip(seen, scenes, strict=True)]
     return sum(right) / count, out[:, 0], texts
-
-
-def obeyed(scene: Scene, tracks: list[tuple[str, str, str]]) -> bool:
-    """Whether every event's object was seen to do what it was asked to."""
-    for event in scene.events:
-        thing = scene.things[event.thing]
-        if (COLOURS[thing.colour], SHAPES[thing.shape], words.deed(scene, event)) not in tracks:
-            return False
-    return True
 
 
 def clips(
@@ -75,8 +58,8 @@ def clips(
         for at in range(0, count, 100)
     ]
     out = np.concatenate(made)
-    seen = pools.spread(_tracks, list(out))
-    right = [obeyed(scene, tracks) for scene, tracks in zip(scenes, seen, strict=True)]
+    seen = pools.spread(measure.tracks, list(out))
+    right = [score.obeyed(scene, tracks) for scene, tracks in zip(scenes, seen, strict=True)]
     return sum(right) / count, out, texts, seen
 
 
@@ -93,8 +76,8 @@ def continued(
     kept = (clean - 1) * 4 + 1
     truth = (real.cpu().numpy() * 255 + 0.5).astype(np.uint8)
     first = [measure.psnr(o[:kept], t[:kept]) for o, t in zip(out, truth, strict=True)]
-    seen = pools.spread(_tracks, list(out))
-    right = [obeyed(scene, tracks) for scene, tracks in zip(scenes, seen, strict=True)]
+    seen = pools.spread(measure.tracks, list(out))
+    right = [score.obeyed(scene, tracks) for scene, tracks in zip(scenes, seen, strict=True)]
     return {"psnr_mean": float(np.mean(first)), "psnr_min": float(np.min(first)), "motion": sum(right) / count}
 
 
@@ -128,19 +111,20 @@ def dynamics(parts: Any, count: int, seed: int = 24, **how: Any) -> dict[str, fl
     return {"median_gap": float(np.median(gaps)), "within_5_percent": float(np.mean(np.array(gaps) < 0.05))}
 
 
-def asked_of(tracks: list[tuple[str, str, str]], rng: random.Random) -> tuple[str, str] | None:
+def asked_of(tracks: list[measure.Track], rng: random.Random) -> tuple[str, str] | None:
     """A question about a clip and its answer by the measure; None where the measure found nothing."""
     if not tracks:
         return None
-    colour, shape, motion = rng.choice(tracks)
+    track = rng.choice(tracks)
+    colour, shape = track.colour, track.shape
     kind = rng.randrange(4)
     if kind == 0:
         return "How many objects are there?", words.COUNTS[min(3, len(tracks))]
-    if kind == 1 and sum(t[1] == shape for t in tracks) == 1:
+    if kind == 1 and sum(t.shape == shape for t in tracks) == 1:
         return f"What colour is the {shape}?", colour
-    if kind == 2 and sum(t[0] == colour for t in tracks) == 1:
+    if kind == 2 and sum(t.colour == colour for t in tracks) == 1:
         return f"What shape is the {colour} object?", shape
-    return f"What does the {colour} {shape} do?", f"it {motion}"
+    return f"What does the {colour} {shape} do?", f"it {track.motion}"
 
 
 def agreement(
@@ -166,7 +150,7 @@ def agreement(
 def ceiling(codec: Path, count: int = 100, log: Any = print) -> dict[str, float]:
     """What the codec alone leaves of drawn pictures and clips: shares that the measure still reads right, with and
     without noise on the latents (in deviations)."""
-    vae, mean, std = train_vae.load(codec)
+    vae, _, std = train_vae.load(codec)
     result: dict[str, float] = {}
     for frames, size in ((1, (256, 256)), (9, (320, 192)), (17, (320, 192))):
         scenes, _ = prompts(count, moving=frames > 1, seed=31)
@@ -178,13 +162,11 @@ def ceiling(codec: Path, count: int = 100, log: Any = print) -> dict[str, float]
             with autocast():
                 back = torch.cat([train_vae.decode(vae, part).clamp(0, 1) for part in z.split(16)])
             shown = list((back * 255 + 0.5).to(torch.uint8).cpu().numpy())
-            if frames == 1:
-                right = [s == names(c) for s, c in zip(pools.spread(_objects, [x[0] for x in shown]), scenes, strict=True)]
-            else:
-                right = [obeyed(c, t) for c, t in zip(scenes, pools.spread(_tracks, shown), strict=True)]
-            result[f"{frames}_noise_{noise}"] = sum(right) / count
-            result[f"{frames}_noise_{noise}_psnr"] = float(-10 * torch.log10((back - real).square().mean()))
-            log(f"{frames} frames, noise {noise}", [result[f"{frames}_noise_{noise}"], result[f"{frames}_noise_{noise}_psnr"]])
+            right = [score.clip_shows(scene, clip) for scene, clip in zip(scenes, shown, strict=True)]
+            name = f"{frames}_noise_{noise}"
+            result[name] = sum(right) / count
+            result[f"{name}_psnr"] = float(-10 * torch.log10((back - real).square().mean()))
+            log(f"{frames} frames, noise {noise}", [result[name], result[f"{name}_psnr"]])
     return result
 
 

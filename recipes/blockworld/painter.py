@@ -1,4 +1,4 @@
-"""`draw.paint` as one GPU kernel: training paints millions of pictures. `check.py` and `common.pictures` compare the two."""
+"""`draw.paint` as one GPU kernel: training paints millions of pictures. `common.painted` compares the two first."""
 
 from __future__ import annotations
 

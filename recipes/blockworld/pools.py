@@ -1,4 +1,4 @@
-"""Scenes in bulk: what they show as state rows, what is said of them as token ids. Made by all cores, kept as arrays."""
+"""Scenes in bulk: what they show as state rows, what is said of them as token ids; made by all cores."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def prompt_ids(text: str) -> list[int]:
     return encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n<|im_end|><|vision_start|>")
 
 
-# ---- questions ---------------------------------------------------------------------------------------------------------
+# ---- questions ------------------------------------------------------------------------------------------------------
 
 
 def vision_ids(kind: str, tokens: int, times: list[float], outer: bool = True) -> list[int]:
@@ -142,7 +142,7 @@ def questions(count: int, kind: str, seed: int) -> Questions:
     return Questions(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("state", "ids", "learn", "times")))
 
 
-# ---- prompts -----------------------------------------------------------------------------------------------------------
+# ---- prompts --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -217,7 +217,7 @@ def action_prompt(scene: Scene, rng: random.Random, frames: int, fps: int, size:
     return action_caption(text, view_point=view, num_frames=frames, fps=fps, size=size)
 
 
-# ---- workers -----------------------------------------------------------------------------------------------------------
+# ---- workers --------------------------------------------------------------------------------------------------------
 
 
 def _shares(count: int) -> list[int]:

@@ -184,11 +184,11 @@ def denoise(
     return unpatch(rows, latents.shape)
 
 
-# ---- vision ------------------------------------------------------------------------------------------------------------
+# ---- vision ---------------------------------------------------------------------------------------------------------
 
 
 def vision_patches(frames: Tensor) -> Tensor:
-    """[B, F, H, W, 3] in 0..1, F even, to patches [B, F/2, h*w, 1536] in the processor's order (2x2 blocks together)."""
+    """[B, F, H, W, 3] in 0..1, F even, to patches [B, F/2, h*w, 1536] in the processor's order (2x2 blocks)."""
     b, f, height, width, _ = frames.shape
     x = frames * 2 - 1
     x = x.view(b, f // 2, 2, height // 32, 2, 16, width // 32, 2, 16, 3)

@@ -18,6 +18,7 @@ import torch
 import towers
 import train_vae
 from common import Average, Clock, Log, adam, autocast, device, half, on, pictures, save
+from recorder import Recorder
 from train_reasoner import fresh, gen_parameters, is_generation, load_into
 
 Tensor = torch.Tensor
@@ -122,10 +123,16 @@ def train(
     blank = [prompt(net, text) for text in ("", pools.NEGATIVE)]
     log(note="prompts are read", seconds=clock.gone * seconds)
     optimizer, average = adam(learned, rate), None
-    grads = [torch.zeros_like(p) for p in learned]
-    for p, g in zip(learned, grads, strict=True):
-        p.grad = g
-    recorder = Recorder(net, learned, grads, out)
+
+    def step_loss(inputs: list[Tensor], clean: int) -> Tensor:
+        noisy, goal, sigma, keys, lengths, fps, *actions = inputs
+        layers = [(keys[:, 2 * i], keys[:, 2 * i + 1]) for i in range(keys.shape[1] // 2)]
+        with autocast():
+            asked = towers.Prompt(layers, lengths)
+            told = towers.denoise(net, noisy, sigma, clean, asked, fps, *actions, domain=DOMAIN)
+        return (told.float() - goal)[:, :, clean:].square().mean()
+
+    recorder = Recorder(step_loss, learned)
     clock.warm = 0.02 + clock.gone
     while clock.running():
         number = rng.choices(range(len(samples)), [s.kind.weight for s in samples])[0]
@@ -168,56 +175,6 @@ def train(
         average.swap()
     save(out / "generator.pt", net={k: v for k, v in half(net).items() if is_generation(k)})
     log(step=clock.step, done=True)
-
-
-class Recorder:
-    """Loss and gradients of a batch; on a GPU each layout of inputs is recorded once as a CUDA graph and replayed."""
-
-    def __init__(self, net: Any, learned: list[Any], grads: list[Tensor], out: Path) -> None:
-        self.net, self.learned, self.grads = net, learned, grads
-        self.graphs: dict[Any, tuple[Any, list[Tensor], Tensor]] = {}
-        # `graphs.py` has shown that recording works here.
-        self.recording = (out / "graphs-work").exists() and torch.cuda.is_available()
-
-    def body(self, inputs: list[Tensor], clean: int) -> Tensor:
-        noisy, goal, sigma, keys, lengths, fps, *actions = inputs
-        layers = [(keys[:, 2 * i], keys[:, 2 * i + 1]) for i in range(keys.shape[1] // 2)]
-        with autocast():
-            said = towers.Prompt(layers, lengths)
-            told = towers.denoise(self.net, noisy, sigma, clean, said, fps, *actions, domain=DOMAIN)
-        loss = (told.float() - goal)[:, :, clean:].square().mean()
-        found = torch.autograd.grad(loss, self.learned, allow_unused=True)
-        for own, new in zip(self.grads, found, strict=True):
-            if new is None:
-                own.zero_()
-            else:
-                own.copy_(new)
-        return loss.detach()
-
-    def step(self, inputs: list[Tensor], clean: int) -> Tensor:
-        if not self.recording:
-            return self.body(inputs, clean)
-        key = (clean, *(tuple(t.shape) for t in inputs))
-        if key not in self.graphs:
-            self.graphs[key] = self._record([t.clone() for t in inputs], clean)
-        graph, held, loss = self.graphs[key]
-        for mine, given in zip(held, inputs, strict=True):
-            mine.copy_(given)
-        graph.replay()
-        return loss
-
-    def _record(self, held: list[Tensor], clean: int) -> tuple[Any, list[Tensor], Tensor]:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self.body(held, clean)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            loss = self.body(held, clean)
-        return graph, held, loss
 
 
 def read_all(net: Any, samples: Samples) -> Tensor:

@@ -255,7 +255,7 @@ def load_into(net: Any, vision: Any, path: Path) -> None:
     vision.load_state_dict({k: v.float() for k, v in kept["vision"].items()})
 
 
-# ---- asking --------------------------------------------------------------------------------------------------------------
+# ---- asking ---------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -297,7 +297,7 @@ def evaluate(net: Any, vision: Any, count: int, seed: int = 9) -> dict[str, Any]
         for size in pools.SIZES:
             n = count // 4
             rows, asked, right, kinds, times = [], [], [], [], []
-            for i in range(n):
+            for _ in range(n):
                 scene = sample_scene(rng, moving=kind == "video", held_out=True)
                 turns = words.questions(scene, rng, video=kind == "video")
                 turn = turns[0]

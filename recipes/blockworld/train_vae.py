@@ -1,10 +1,13 @@
-"""Stage 1: the video codec, on crops of drawn clips. Leaves `vae.pt`: weights, and mean and deviation of its latents."""
+"""Stage 1: the video codec, on drawn clips and crops of them.
+
+Leaves `vae.pt`: weights, and mean and deviation of its latents.
+"""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import codec
@@ -21,7 +24,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Kind:
-    """One layout of a batch: frames of a clip, pictures' size, side of the crops (0: whole pictures), how many, how often."""
+    """One layout of a batch: frames of a clip, pictures' size, side of the crops (0: whole), how many, how often."""
 
     frames: int
     size: tuple[int, int]
