@@ -108,7 +108,7 @@ async def test_ids_of_batches_are_kept_and_unique(place: QueuePlace, tmp_path: P
 
 
 async def test_an_empty_file_of_samples(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no samples"):
+    with pytest.raises(InputError, match="is empty"):
         await planning.make(None, write(tmp_path, []), Limits())
 
 

@@ -135,7 +135,7 @@ async def test_two_workers_share_a_queue_over_s3(s3: LocalS3, site: Site) -> Non
             input_path=order.input_path,
             output_path=order.output_path,
             endpoints=order.endpoints,
-            generator=type(order.generator)(journal_dir=site.tmp / f"machine-{i}"),
+            work=type(order.work)(journal_dir=site.tmp / f"machine-{i}"),
         )
         for i in range(2)
     ]

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.errors import LimitExceeded
+from cosmos3_serve.queue.batches import Batches
 from cosmos3_serve.queue.records import MIN_BODY_BYTES, Limits
-from cosmos3_serve.queue.split import ENVELOPE_BYTES, Group, Sourced, Splitter, part_name, sample_bytes
+from cosmos3_serve.queue.split import ENVELOPE_BYTES, Group, Sourced, Splitter, part_name
 
 PROMPTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 
 
 def split(prompts: list[str], limits: Limits) -> list[Group]:
-    splitter, groups = Splitter(limits), []
+    splitter, groups = Splitter(limits, Batches().item_bytes), []
     for number, prompt in enumerate(prompts):
         groups += splitter.add(Sourced({"name": f"s{number}", "prompt": prompt, "nested": {"a": [1, 2]}}, str(number)))
     return [*groups, *splitter.rest()]
@@ -34,7 +35,7 @@ def test_every_part_fits_and_nothing_is_lost(prompts: list[str], most: int, size
         assert 1 <= len(group.samples) <= most
         assert len(json.dumps(body, indent=2).encode()) <= size
     for group, following in pairwise(groups):
-        more = sample_bytes(following.samples[0].sample)
+        more = Batches().item_bytes(following.samples[0].sample)
         assert len(group.samples) == most or group.bytes + more > size - ENVELOPE_BYTES, "there was room for one more"
 
 

@@ -106,7 +106,7 @@ def work_on(
         attempts=settings.part_attempts,
         allow_partial=allow_partial,
         dry_run=dry_run,
-        generator=GeneratorOptions(
+        work=GeneratorOptions(
             token_env=settings.token_env,
             expected_revision=settings.expected_revision or FRAMEWORK_REVISION,
             timeout=settings.timeout,

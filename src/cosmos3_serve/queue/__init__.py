@@ -9,8 +9,9 @@
     attempts.py   what a failed attempt means
     board.py      where every part stands, and the figures
     worker.py     the loop that brings parts, leases, endpoints and a runner together
-    work.py       what is asked of a runner
-    generator.py  the runner that sends a part to a generator; the only file here that knows one
+    work.py       what is asked of whoever makes and does the parts
+    batches.py    parts as batches of a generator
+    generator.py  the runner that sends a part to a generator; a reasoner's is in reasoner_client/batch/
     database.py   the queue on this machine, in SQLite: its options and progress
     results.py    how parts ended
     index.py      the last object: names every part

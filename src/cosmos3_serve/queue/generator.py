@@ -24,6 +24,7 @@ from cosmos3_serve.contract.jsontext import decode_json
 from cosmos3_serve.contract.views import BatchLimits
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import Conflict, ContractViolation, Cosmos3Error, Incomplete, InputError, NotFound
+from cosmos3_serve.queue.batches import BATCHES, Batches
 from cosmos3_serve.queue.records import MIN_BODY_BYTES, FailedSample, Limits, PartResult, PartStatus, PlannedPart
 from cosmos3_serve.queue.sources import MAX_FILE_BYTES
 from cosmos3_serve.queue.work import Task
@@ -37,7 +38,7 @@ READY_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorOptions:
-    """As the fields of `Order`, for every part; `timeout` is of one attempt at a part."""
+    """See `work.Work`. As the fields of `Order`, for every part; `timeout` is of one attempt at a part."""
 
     token_env: str = TOKEN_ENV
     expected_revision: str = FRAMEWORK_REVISION
@@ -46,6 +47,26 @@ class GeneratorOptions:
     spool_bytes: int = SPOOL_BYTES
     journal_dir: Path | None = None
     run_id: str = ""
+
+    @property
+    def format(self) -> Batches:
+        return BATCHES
+
+    def endpoint(self, text: str, environ: Mapping[str, str]) -> str:
+        return load.endpoint_of(text, environ)
+
+    def runner(self, notice: Callable[[str], None], environ: Mapping[str, str]) -> GeneratorRunner:
+        return GeneratorRunner(self, notice, environ)
+
+    def kept(self) -> dict[str, Any]:
+        return {
+            "token_env": self.token_env,
+            "expected_revision": self.expected_revision,
+            "timeout": self.timeout,
+            "concurrency": self.concurrency,
+            "spool_bytes": self.spool_bytes,
+            "run_id": self.run_id,
+        }
 
 
 @dataclass

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.limits import MAX_FINDINGS
-from cosmos3_serve.contract.prepare import prepare_request
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import Conflict, FieldError, InputError, StorageFailure, ValidationFailed
 from cosmos3_serve.publication.layout import PROVENANCE, REQUEST
 from cosmos3_serve.queue import sources
+from cosmos3_serve.queue.batches import BATCHES
 from cosmos3_serve.queue.place import PLAN, QueuePlace, batch_name
-from cosmos3_serve.queue.records import Limits, Plan, PlannedPart, sha256_of
+from cosmos3_serve.queue.records import Kind, Limits, Plan, PlannedPart, sha256_of
 from cosmos3_serve.queue.sources import Fingerprint, InputFile, Start
 from cosmos3_serve.queue.split import Group, Sourced, Splitter, part_name
+from cosmos3_serve.queue.work import PartFormat
 from cosmos3_serve.storage.files import in_thread
-from cosmos3_serve.storage.uri import require_object
 
 ANOTHER = "choose another --output-path, or name the same input; nothing is ever overwritten"
 
 
-async def join(place: QueuePlace, input_path: str, environ: Mapping[str, str] | None = None) -> Plan | None:
+async def join(
+    place: QueuePlace, input_path: str, environ: Mapping[str, str] | None = None, kind: Kind = Kind.GENERATOR
+) -> Plan | None:
     """The plan at the place, if there is one; with an input it must be that plan's.
 
     Raises:
-        Conflict: code `queue_differs`: the place is that of another input.
+        Conflict: code `queue_differs`: the place is that of another input, or of another kind of queue.
     """
     plan = await place.plan()
+    if plan is not None:
+        _require_kind(plan, kind)
     if plan is not None and input_path.strip():
         files = await sources.input_files(input_path, environ)
         _require_same(plan, await sources.fingerprint(files))
@@ -46,6 +47,7 @@ async def make(
     limits: Limits,
     environ: Mapping[str, str] | None = None,
     *,
+    form: PartFormat = BATCHES,
     clock: Callable[[], float] = time.time,
 ) -> Plan:
     """Check and split the input, store every part's batch, then the plan; without a place only the plan is made.
@@ -59,7 +61,7 @@ async def make(
     if place is not None:
         await place.store.prove(place.location.prefix, swap=True)
         await _require_free(place)
-    planner = _Planner(place, limits, secrets.token_hex(8))
+    planner = _Planner(place, limits, form, secrets.token_hex(8))
     try:
         parts = await planner.plan(files)
     except BaseException:
@@ -67,6 +69,7 @@ async def make(
             await place.remove_batches(planner.queue_id)
         raise
     plan = Plan(
+        kind=form.kind,
         queue_id=planner.queue_id,
         created_at=clock(),
         source=input_path.strip(),
@@ -80,8 +83,14 @@ async def make(
     stored = await place.plan()
     if stored is None:
         raise StorageFailure("storage says that the plan exists, and does not show it", code="storage_unavailable")
+    _require_kind(stored, form.kind)
     _require_same(stored, plan.source_sha256)
     return stored
+
+
+def _require_kind(plan: Plan, kind: Kind) -> None:
+    if plan.kind is not kind:
+        raise Conflict(f"the output place holds a queue for the {plan.kind}", remedy=ANOTHER, code="queue_differs")
 
 
 def _require_same(plan: Plan, source_sha256: str) -> None:
@@ -99,6 +108,7 @@ async def _require_free(place: QueuePlace) -> None:
 class _Planner:
     place: QueuePlace | None
     limits: Limits
+    form: PartFormat
     queue_id: str
     fingerprint: str = ""
     parts: list[PlannedPart] = field(default_factory=list)
@@ -110,7 +120,7 @@ class _Planner:
     async def plan(self, files: Sequence[InputFile]) -> list[PlannedPart]:
         found = Fingerprint(files)
         start: Start | None = None
-        splitter = Splitter(self.limits)
+        splitter = Splitter(self.limits, self.form.item_bytes)
         groups: list[Group] = []
         async for item in sources.read_all(files, found):
             if len(self.errors) >= MAX_FINDINGS:
@@ -138,7 +148,7 @@ class _Planner:
                 code=self.first.stable_code,
             )
         if not self.parts:
-            raise ValidationFailed("the input holds no samples", remedy='write one {"name": …} a line')
+            raise ValidationFailed("the input is empty", remedy=f'write one {{"{self.form.key}": …}} a line')
         self.fingerprint = found.hexdigest()
         return self.parts
 
@@ -147,15 +157,14 @@ class _Planner:
         self.errors += error.errors or (FieldError("", error.detail, error.remedy),)
 
     def _name_once(self, item: Sourced) -> None:
-        name = str(item.sample.get("name"))
+        key = self.form.key
+        name = str(item.sample.get(key))
         digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         if digest in self.seen:
-            message = f"the name {name[:64]!r} stands on an earlier line"
+            message, remedy = f"the {key} {name[:64]!r} stands on an earlier line", f"give each line a {key} of its own"
             self._wrong(
                 ValidationFailed(
-                    f"{item.where}: {message}",
-                    errors=[FieldError(item.where, message, "give each sample a name of its own")],
-                    remedy="give each sample a name of its own",
+                    f"{item.where}: {message}", errors=[FieldError(item.where, message, remedy)], remedy=remedy
                 )
             )
         self.seen.add(digest)
@@ -170,12 +179,11 @@ class _Planner:
             if isinstance(given, str) and given:
                 request_id = given if len(groups) == 1 else f"{given}-{number}"
             try:
-                request = await in_thread(_prepared, group, start.model, request_id)
+                data = await in_thread(self.form.body, group, start, request_id)
                 self._id_once(request_id, start)
             except InputError as error:
                 self._wrong(error)
                 continue
-            data = await in_thread(_body, request)
             if self.place is not None and self.first is None:
                 await self.place.create(batch_name(self.queue_id, name), data)
             self.parts.append(
@@ -199,31 +207,3 @@ class _Planner:
         if problem:
             remedy = "give each batch an id of its own, or leave it out"
             raise ValidationFailed(f"{where} {problem}", errors=[FieldError(where, problem, remedy)], remedy=remedy)
-
-
-def _prepared(group: Group, model: Any, request_id: str) -> BatchRequest:
-    """The checked request of one part; findings name file and line instead of the part's own numbers."""
-    try:
-        request = prepare_request(
-            {"samples": [item.sample for item in group.samples], "model": model}, check_uri=require_object
-        )
-    except InputError as error:
-        found = [FieldError(_where(group, e.field), e.message, e.remedy) for e in error.errors]
-        first = f"{found[0].field}: {found[0].message}" if found else error.detail
-        raise ValidationFailed(
-            f"invalid Cosmos3 Ray batch: {first}", remedy=error.remedy, errors=found, code=error.stable_code
-        ) from None
-    return request.model_copy(update={"request_id": request_id})
-
-
-def _where(group: Group, path: str) -> str:
-    """`samples[3].num_frames` as `input.jsonl:1004: num_frames`."""
-    head, _, rest = path.partition("]")
-    number = head.removeprefix("samples[")
-    if not (path.startswith("samples[") and number.isdigit() and int(number) < len(group.samples)):
-        return path
-    return ": ".join(filter(None, [group.samples[int(number)].where, rest.removeprefix(".")]))
-
-
-def _body(request: BatchRequest) -> bytes:
-    return json.dumps(request.body(), indent=2, allow_nan=False).encode()

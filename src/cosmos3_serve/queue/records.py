@@ -20,6 +20,13 @@ class Record(BaseModel):
         return self.model_dump_json(indent=1).encode() + b"\n"
 
 
+class Kind(StrEnum):
+    """What the parts of a queue are."""
+
+    GENERATOR = "generator"
+    REASONER = "reasoner"
+
+
 class PlannedPart(Record):
     """One part: its name, the id under which it is posted, how many samples, and size and SHA-256 of its batch."""
 
@@ -41,11 +48,13 @@ class Plan(Record):
     """What the queue is; created once and never changed.
 
     Attributes:
+        kind: which service the parts are for.
         source: what --input-path named, for people.
         source_sha256: hash over all input bytes, in order: who joins with an input must have the same.
     """
 
     schema_version: Literal["cosmos3.queue.plan.v1"] = "cosmos3.queue.plan.v1"
+    kind: Kind = Kind.GENERATOR
     queue_id: str
     created_at: float
     source: str

@@ -25,12 +25,12 @@ from cosmos3_serve.errors import (
 from cosmos3_serve.queue import planning
 from cosmos3_serve.queue.database import QueueDatabase, folder_of
 from cosmos3_serve.queue.endpoints import Endpoint, Fleet
-from cosmos3_serve.queue.generator import GeneratorOptions, GeneratorRunner
+from cosmos3_serve.queue.generator import GeneratorOptions
 from cosmos3_serve.queue.leases import LEASE_S, Leases, LocalWorkers
 from cosmos3_serve.queue.place import INDEX, QueuePlace
 from cosmos3_serve.queue.progress import QueueProgress, Silent
 from cosmos3_serve.queue.records import Index
-from cosmos3_serve.queue.work import Runner
+from cosmos3_serve.queue.work import Runner, Work
 from cosmos3_serve.queue.worker import Worker
 from cosmos3_serve.storage.files import in_thread
 
@@ -48,6 +48,7 @@ class QueueOrder:
         attempts: counted attempts at a part before what succeeded is published.
         allow_partial: failed samples do not make the queue fail.
         lease_s: seconds after which another machine takes a part whose worker says nothing.
+        work: what the parts are and how they are done.
     """
 
     input_path: str
@@ -58,7 +59,7 @@ class QueueOrder:
     allow_partial: bool = False
     dry_run: bool = False
     lease_s: float = LEASE_S
-    generator: GeneratorOptions = field(default_factory=GeneratorOptions)
+    work: Work = field(default_factory=GeneratorOptions)
 
 
 def run_queue(order: QueueOrder, progress: QueueProgress | None = None) -> dict[str, Any]:
@@ -86,21 +87,22 @@ async def run_queue_async(
     """
     environ, progress = os.environ if environ is None else environ, progress or Silent()
     output_path = load.check_output(order.output_path, environ)
-    endpoints = [load.endpoint_of(text, environ) for text in order.endpoints or [""]]
+    work = order.work
+    endpoints = [work.endpoint(text, environ) for text in order.endpoints or [""]]
     if order.dry_run:
         return await _planned(order, endpoints, environ, progress)
-    load.token_of(order.generator.token_env, environ)
-    generator = GeneratorRunner(order.generator, progress.notice, environ)
+    load.token_of(work.token_env, environ)
+    runner = runner or work.runner(progress.notice, environ)
     place = QueuePlace.at(output_path, environ)
-    folder = folder_of(output_path, order.generator.journal_dir, environ)
+    folder = folder_of(output_path, work.journal_dir, environ)
     with ExitStack() as stack:
         database = stack.enter_context(await in_thread(QueueDatabase, folder))
-        plan, made = await planning.join(place, order.input_path, environ), False
+        plan, made = await planning.join(place, order.input_path, environ, work.format.kind), False
         if plan is None:
             _require_input(order)
-            limits = await generator.limits(endpoints)
+            limits = await runner.limits(endpoints)
             progress.notice("checking and splitting the input")
-            plan, made = await planning.make(place, order.input_path, limits, environ), True
+            plan, made = await planning.make(place, order.input_path, limits, environ, form=work.format), True
         await in_thread(database.load_plan, plan)
         await in_thread(database.keep_options, _kept(order, endpoints))
         workers, name = LocalWorkers(folder), secrets.token_hex(8)
@@ -110,12 +112,12 @@ async def run_queue_async(
             plan,
             database,
             Leases(place, name, order.lease_s, dead=workers.dead),
-            Fleet([Endpoint(address) for address in dict.fromkeys(endpoints)], order.parallel, generator.check),
-            runner or generator,
+            Fleet([Endpoint(address) for address in dict.fromkeys(endpoints)], order.parallel, runner.check),
+            runner,
             progress,
             attempts=order.attempts,
-            patience_s=order.generator.timeout or PATIENCE_S,
-            resume_command=resume_command(output_path, order.generator),
+            patience_s=work.timeout or PATIENCE_S,
+            resume_command=resume_command(output_path, work),
         )
         if not made and not await in_thread(_started_here, database):
             worker.board.start_at(secrets.randbelow(len(plan.parts)))
@@ -139,10 +141,10 @@ async def _planned(
 ) -> dict[str, Any]:
     """What would be done; nothing is written, and a service is asked for its limits only with a token at hand."""
     _require_input(order)
-    generator = GeneratorRunner(order.generator, progress.notice, environ)
-    token = environ.get(order.generator.token_env, "").strip()
-    limits = await generator.limits(endpoints if token else ())
-    plan = await planning.make(None, order.input_path, limits, environ)
+    work = order.work
+    token = environ.get(work.token_env, "").strip()
+    limits = await work.runner(progress.notice, environ).limits(endpoints if token else ())
+    plan = await planning.make(None, order.input_path, limits, environ, form=work.format)
     return {
         "dry_run": True,
         "input_path": plan.source,
@@ -177,26 +179,19 @@ def _concluded(index: Index, order: QueueOrder) -> dict[str, Any]:
 
 
 def _kept(order: QueueOrder, endpoints: Sequence[str]) -> dict[str, Any]:
-    """By the names of the client's settings, so that `queue resume` goes on as this worker began."""
-    generator = order.generator
     return {
         "endpoint": list(endpoints),
         "parallel_parts": order.parallel,
         "part_attempts": order.attempts,
-        "token_env": generator.token_env,
-        "expected_revision": generator.expected_revision,
-        "timeout": generator.timeout,
-        "concurrency": generator.concurrency,
-        "spool_bytes": generator.spool_bytes,
-        "run_id": generator.run_id,
         "allow_partial": order.allow_partial,
+        **order.work.kept(),
     }
 
 
-def resume_command(output_path: str, options: GeneratorOptions) -> str:
+def resume_command(output_path: str, work: Work) -> str:
     words = ["cosmos3", "queue", "resume", output_path]
-    if options.journal_dir is not None:
-        words += ["--journal-dir", str(options.journal_dir)]
+    if work.journal_dir is not None:
+        words += ["--journal-dir", str(work.journal_dir)]
     return shlex.join(words)
 
 
@@ -221,7 +216,7 @@ async def _until_signal(order: QueueOrder, progress: QueueProgress) -> dict[str,
         raise Interrupted(
             "stopped; nothing is lost",
             remedy="continue with the same command, or with: "
-            f"{resume_command(order.output_path, order.generator)}; running parts go on at their services, "
+            f"{resume_command(order.output_path, order.work)}; running parts go on at their services, "
             "`cosmos3 queue cancel` ends them",
         ) from None
     finally:

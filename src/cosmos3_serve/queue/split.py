@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,16 +33,15 @@ class Group:
         return bool(self.samples)
 
 
-def sample_bytes(sample: dict[str, Any]) -> int:
-    """What a sample adds to the body as the client sends it (two spaces for each level, ASCII)."""
-    text = json.dumps(sample, indent=2)
-    return len(text) + 4 * (text.count("\n") + 1) + 2
-
-
 class Splitter:
-    """Takes samples one by one and gives back the groups that are full."""
+    """Takes samples one by one and gives back the groups that are full.
 
-    def __init__(self, limits: Limits) -> None:
+    Args:
+        size: bytes that a sample adds to the body.
+    """
+
+    def __init__(self, limits: Limits, size: Callable[[dict[str, Any]], int]) -> None:
+        self._size = size
         self._samples, self._bytes = limits.max_samples, limits.max_body_bytes - ENVELOPE_BYTES
         self._limit = limits.max_body_bytes
         self._group = Group()
@@ -53,7 +51,7 @@ class Splitter:
         Raises:
             LimitExceeded: code `sample_too_large`: it would not fit into any body.
         """
-        size = sample_bytes(item.sample)
+        size = self._size(item.sample)
         if size > self._bytes:
             raise LimitExceeded(
                 f"{item.where}: the sample makes a body of {size} bytes, the service takes {self._limit}",

@@ -62,7 +62,7 @@ def want(
             await place.set_control(Control(wanted=wanted))
         elif not ended_is_fine:
             raise Conflict(f"the queue at {place} has ended", remedy="its index.json says how", code="queue_ended")
-        return {"output_path": str(place), "queue_id": plan.queue_id, "wanted": wanted.value}
+        return {"output_path": str(place), "queue_id": plan.queue_id, "kind": plan.kind.value, "wanted": wanted.value}
 
     return asyncio.run(tell())
 
@@ -112,6 +112,7 @@ async def _status(place: QueuePlace, folder: Path) -> dict[str, Any]:
     return {
         "output_path": str(place),
         "queue_id": plan.queue_id,
+        "kind": plan.kind.value,
         "state": "ended" if index is not None else (await place.control()).wanted.value,
         "outcome": index.status if index is not None else None,
         "input_path": plan.source,

@@ -1,13 +1,16 @@
-"""What a queue asks of whoever does its parts: the generator's batches today, anything that ends in a publication."""
+"""What a queue asks of whoever makes and does its parts: a generator's batches, or a reasoner's questions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from cosmos3_serve.errors import Cosmos3Error
-from cosmos3_serve.queue.records import PartResult, PlannedPart
+from cosmos3_serve.queue.records import Kind, Limits, PartResult, PlannedPart
+from cosmos3_serve.queue.sources import Start
+from cosmos3_serve.queue.split import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,27 @@ class Task:
     endpoint: str
     known: bool
     partial: bool
+
+
+class PartFormat(Protocol):
+    """How items of the input become the body of a part.
+
+    Attributes:
+        key: the field that names an item; names are unique among the lines of an input.
+    """
+
+    kind: Kind
+    key: str
+
+    def item_bytes(self, item: dict[str, Any]) -> int:
+        """What an item adds to the body."""
+
+    def body(self, group: Group, start: Start, request_id: str) -> bytes:
+        """The body of a part, checked. Blocking.
+
+        Raises:
+            InputError: `errors` names what is wrong by file and line.
+        """
 
 
 class Runner(Protocol):
@@ -51,3 +75,29 @@ class Runner(Protocol):
 
     async def check(self, endpoint: str) -> bool:
         """Whether a service answers at all."""
+
+    async def limits(self, endpoints: Sequence[str]) -> Limits:
+        """What one part may hold, with these services."""
+
+
+class Work(Protocol):
+    """Everything that differs between the kinds of queue, with its options.
+
+    Attributes:
+        timeout: seconds for one attempt at a part; None: derived.
+    """
+
+    @property
+    def format(self) -> PartFormat: ...
+    @property
+    def token_env(self) -> str: ...
+    @property
+    def timeout(self) -> float | None: ...
+    @property
+    def journal_dir(self) -> Path | None: ...
+    def endpoint(self, text: str, environ: Mapping[str, str]) -> str:
+        """The address of a service; of the environment or the default where the text is empty."""
+
+    def runner(self, notice: Callable[[str], None], environ: Mapping[str, str]) -> Runner: ...
+    def kept(self) -> dict[str, Any]:
+        """Options by the names of the command's settings, so that `queue resume` goes on as this worker began."""
