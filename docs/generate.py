@@ -13,6 +13,7 @@ BLOCKS = {
     "ray-serve settings": lambda: tables.settings_markdown(tables.SETTINGS["ray-serve"]),
     "ray-batch settings": lambda: tables.settings_markdown(tables.SETTINGS["ray-batch"]),
     "reasoner serve settings": lambda: tables.settings_markdown(tables.SETTINGS["reasoner serve"]),
+    "reasoner batch settings": lambda: tables.settings_markdown(tables.SETTINGS["reasoner batch"]),
     "exit codes": tables.exit_codes_markdown,
     "wire names": tables.wire_names_markdown,
     "wire limits": tables.wire_limits_markdown,

@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "bench": {"client", "reasoner_client", "contract"},
     "review": {"publication", "contract", "storage"},
     "checks": {"weights", "storage", "contract"},
-    "reasoner_client": {"client", "contract"},
+    "reasoner_client": {"queue", "client", "publication", "contract", "storage"},
     "queue": {"client", "publication", "contract", "storage"},
     "client": {"publication", "contract", "storage"},
     "publication": {"contract", "storage"},

@@ -61,8 +61,9 @@ def ray_batch(
     if is_queue(input_path):
         from cosmos3_serve.cli import queue
 
+        order = {"input_path": input_path, "output_path": output_path, "dry_run": dry_run}
         queue.work_on(
-            settings, input_path, output_path, run_id=run_id, dry_run=dry_run, allow_partial=allow_partial, quiet=quiet
+            settings, queue.generator_work(settings, run_id), {**order, "allow_partial": allow_partial}, quiet
         )
         return
     if len(settings.endpoint) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,17 +13,18 @@ from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.info import JsonOption
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import UsageError
-from cosmos3_serve.settings import ClientSettings
+from cosmos3_serve.settings import ClientSettings, ReasonerBatchSettings
 
 if TYPE_CHECKING:
     from cosmos3_serve.queue.records import Wanted
+    from cosmos3_serve.queue.work import Work
 
 OutputPath = Annotated[str, typer.Argument(metavar="OUTPUT_PATH", help="The --output-path of the queue.")]
 JournalDir = Annotated[Path | None, typer.Option("--journal-dir", help="As given to the worker on this machine.")]
 
 
 def register(app: typer.Typer) -> None:
-    text = "Queues of `ray-batch`: look, pause, resume, cancel, from any machine."
+    text = "Queues of `ray-batch` and `reasoner batch`: look, pause, resume, cancel, from any machine."
     app.add_typer(command_group("queue", text, status=status, pause=pause, resume=resume, cancel=cancel))
 
 
@@ -77,48 +79,59 @@ def resume(
     kept = kept_options(output_path, ClientSettings.load({"journal_dir": journal_dir}).journal_dir)
     allow_partial = bool(kept.pop("allow_partial", False)) or allow_partial
     run_id = str(kept.pop("run_id", ""))
-    settings = ClientSettings.load({**kept, "journal_dir": journal_dir} | ({"endpoint": endpoint} if endpoint else {}))
-    work_on(settings, "", output_path, run_id=run_id, allow_partial=allow_partial, quiet=quiet)
+    flags = {**kept, "journal_dir": journal_dir} | ({"endpoint": endpoint} if endpoint else {})
+    order: Mapping[str, Any] = {"output_path": output_path, "allow_partial": allow_partial}
+    if found["kind"] == "reasoner":
+        work_on(
+            ReasonerBatchSettings.load(flags), reasoner_work(ReasonerBatchSettings.load(flags), run_id), order, quiet
+        )
+    else:
+        work_on(ClientSettings.load(flags), generator_work(ClientSettings.load(flags), run_id), order, quiet)
 
 
 def work_on(
-    settings: ClientSettings,
-    input_path: str,
-    output_path: str,
-    *,
-    run_id: str = "",
-    dry_run: bool = False,
-    allow_partial: bool = False,
-    quiet: bool = False,
+    settings: ClientSettings | ReasonerBatchSettings, work: Work, order: Mapping[str, Any], quiet: bool = False
 ) -> None:
-    """Work on a queue and print its index, or its plan."""
-    from cosmos3_serve.queue.generator import GeneratorOptions
+    """Work on a queue and print its index, or its plan.
+
+    Args:
+        order: further fields of `QueueOrder`.
+    """
     from cosmos3_serve.queue.progress import QueueBars
     from cosmos3_serve.queue.run import QueueOrder, run_queue
 
-    if not output_path.strip():
+    if not order["output_path"].strip():
         raise UsageError("missing option --output-path", remedy="run the same command with --help")
-    order = QueueOrder(
-        input_path=input_path,
-        output_path=output_path,
+    whole = QueueOrder(
+        **{"input_path": "", **order},
         endpoints=settings.endpoint,
         parallel=settings.parallel_parts,
         attempts=settings.part_attempts,
-        allow_partial=allow_partial,
-        dry_run=dry_run,
-        work=GeneratorOptions(
-            token_env=settings.token_env,
-            expected_revision=settings.expected_revision or FRAMEWORK_REVISION,
-            timeout=settings.timeout,
-            concurrency=settings.concurrency,
-            spool_bytes=settings.spool_bytes,
-            journal_dir=settings.journal_dir,
-            run_id=run_id,
-        ),
+        work=work,
     )
     with QueueBars(quiet=quiet) as progress:
-        found = run_queue(order, progress)
+        found = run_queue(whole, progress)
     output.emit(found)
+
+
+def generator_work(settings: ClientSettings, run_id: str) -> Work:
+    from cosmos3_serve.queue.generator import GeneratorOptions
+
+    return GeneratorOptions(
+        token_env=settings.token_env,
+        expected_revision=settings.expected_revision or FRAMEWORK_REVISION,
+        timeout=settings.timeout,
+        concurrency=settings.concurrency,
+        spool_bytes=settings.spool_bytes,
+        journal_dir=settings.journal_dir,
+        run_id=run_id,
+    )
+
+
+def reasoner_work(settings: ReasonerBatchSettings, run_id: str) -> Work:
+    from cosmos3_serve.reasoner_client.batch.runner import ReasonerWork
+
+    return ReasonerWork(run_id=run_id, **settings.model_dump(exclude={"endpoint", "parallel_parts", "part_attempts"}))
 
 
 def _want(output_path: str, wanted: Wanted, json: bool) -> None:

@@ -17,7 +17,7 @@ from cosmos3_serve.cli import output
 from cosmos3_serve.cli.group import command_group
 from cosmos3_serve.cli.options import settings_options
 from cosmos3_serve.errors import Cosmos3Error, UsageError
-from cosmos3_serve.settings import REASONER_TOKEN_ENV, ReasonerSettings
+from cosmos3_serve.settings import REASONER_TOKEN_ENV, ReasonerBatchSettings, ReasonerSettings
 
 Endpoint = Annotated[
     str,
@@ -32,7 +32,7 @@ MODEL = "nvidia/cosmos3-nano-reasoner"
 
 def register(app: typer.Typer) -> None:
     text = "Questions about videos, answered by vLLM replicas that already know them."
-    app.add_typer(command_group("reasoner", text, serve=serve, ask=ask, smoke=smoke, sessions=sessions))
+    app.add_typer(command_group("reasoner", text, serve=serve, ask=ask, batch=batch, smoke=smoke, sessions=sessions))
 
 
 @settings_options(ReasonerSettings)
@@ -123,6 +123,37 @@ def _write(piece: str) -> None:
 
 def _waits(why: Cosmos3Error, seconds: float) -> None:
     output.console().print(f"{why.detail}; asking again in {seconds:g} s", markup=False, style="dim")
+
+
+@settings_options(ReasonerBatchSettings)
+def batch(
+    flags: dict[str, Any],
+    input_path: Annotated[
+        str,
+        typer.Option(
+            "--input-path", help="Questions by line (.jsonl): a file, folder or glob, s3://bucket/key or a prefix/."
+        ),
+    ] = "",
+    output_path: Annotated[str, typer.Option("--output-path", help="s3://bucket/prefix/ or an absolute folder.")] = "",
+    run_id: Annotated[str, typer.Option("--run-id", help="Recorded in the provenance.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the questions, ask nothing.")] = False,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Questions without an answer do not make the command fail.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no notices.")] = False,
+    json: Json = False,
+) -> None:
+    """Ask the questions of a file and publish the answers; prints the index.
+
+    Each line is a request of OpenAI's batch format; a video is named by its s3:// address, which the service reads.
+    The same command continues after Ctrl-C or a crash, on any number of machines (`cosmos3 queue`).
+    """
+    from cosmos3_serve.cli import queue
+
+    flags["endpoint"] = [text for text in flags["endpoint"] or () if text.strip()]
+    settings = ReasonerBatchSettings.load({name: value for name, value in flags.items() if value not in ("", [])})
+    order = {"input_path": input_path, "output_path": output_path, "dry_run": dry_run, "allow_partial": allow_partial}
+    queue.work_on(settings, queue.reasoner_work(settings, run_id), order, quiet)
 
 
 def smoke(

@@ -10,13 +10,21 @@ from cosmos3_serve import errors
 from cosmos3_serve.cli.codes import code_rows, over_http
 from cosmos3_serve.cli.options import bounds_text, default_text
 from cosmos3_serve.errors import Cosmos3Error, ExitCode, SampleCode
-from cosmos3_serve.settings import ClientSettings, Engine, GeneratorSettings, ReasonerSettings, Settings
+from cosmos3_serve.settings import (
+    ClientSettings,
+    Engine,
+    GeneratorSettings,
+    ReasonerBatchSettings,
+    ReasonerSettings,
+    Settings,
+)
 from cosmos3_serve.weights.assets import assets_of
 
 SETTINGS: dict[str, type[Settings]] = {
     "ray-serve": GeneratorSettings,
     "ray-batch": ClientSettings,
     "reasoner serve": ReasonerSettings,
+    "reasoner batch": ReasonerBatchSettings,
 }
 EXIT_CODES: dict[int, str] = {
     ExitCode.DONE: "done",

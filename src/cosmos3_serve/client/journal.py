@@ -82,7 +82,7 @@ def key_of(output_path: str) -> str:
 
 
 @contextmanager
-def _faults_of_disk() -> Iterator[None]:
+def faults_of_disk() -> Iterator[None]:
     """
     Raises:
         StorageFailure: code `journal_unusable`: a full or failing disk is no fault of the input.
@@ -129,13 +129,13 @@ class Journal:
         _write(self.directory / "response.json", data)
         self.save(state="ended", ended_at=time.time(), failure=None)
 
-    @_faults_of_disk()
+    @faults_of_disk()
     def drop_response(self) -> None:
         """Forget the outcome before the service is asked to run what may be run again."""
         self.save(state="submitted", ended_at=None, failure=None)
         (self.directory / "response.json").unlink(missing_ok=True)
 
-    @_faults_of_disk()
+    @faults_of_disk()
     def adopt_response(self, data: bytes) -> None:
         """Carry on with the response that another client of this batch is publishing; proofs of other bytes go."""
         (self.directory / "proofs.jsonl").unlink(missing_ok=True)
@@ -152,7 +152,7 @@ class Journal:
                     found[proof["path"]] = proof["media"]
         return found
 
-    @_faults_of_disk()
+    @faults_of_disk()
     def add_proof(self, path: str, media: dict[str, Any]) -> None:
         line = json.dumps({"path": path, "media": media})
         with (self.directory / "proofs.jsonl").open("a", encoding="utf-8") as out:
@@ -164,7 +164,7 @@ class Journal:
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    @_faults_of_disk()
+    @faults_of_disk()
     def move(self, output_path: str) -> None:
         """Continue the run at another place; the caller holds the locks of both.
 
@@ -199,7 +199,7 @@ class Journals:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                with _faults_of_disk():
+                with faults_of_disk():
                     raise
             raise UsageError(
                 f"the journal folder cannot be used: {error.strerror}",
@@ -216,7 +216,7 @@ class Journals:
         """
         path = self._locks / f"{key}.lock"
         while True:
-            with _faults_of_disk():
+            with faults_of_disk():
                 handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -266,7 +266,7 @@ class Journals:
                     found.append(journal)
         return max(found, key=lambda journal: journal.run.created_at, default=None)
 
-    @_faults_of_disk()
+    @faults_of_disk()
     def create(self, run: Run, request: bytes) -> Journal:
         """Put a new run on disk, whole or not at all."""
         final = self._runs / key_of(run.output_path)
@@ -280,7 +280,7 @@ class Journals:
         journal.directory = final
         return journal
 
-    @_faults_of_disk()
+    @faults_of_disk()
     def set_aside(self, journal: Journal) -> Path:
         """Make room for a new run and keep the record of this one, without its spool."""
         target = self._aside / f"{journal.directory.name}-{journal.run.request_id}-{uuid.uuid4().hex[:8]}"
@@ -335,7 +335,7 @@ def _load(directory: Path) -> Journal | None:
 
 def _write(path: Path, data: bytes) -> None:
     part = files.part_of(path)
-    with _faults_of_disk():
+    with faults_of_disk():
         try:
             handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:

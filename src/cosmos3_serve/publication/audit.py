@@ -11,6 +11,7 @@ Nothing is taken from a client, a journal or a service. All faults are listed, n
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,6 +27,7 @@ from cosmos3_serve.contract.jsontext import decode_json
 from cosmos3_serve.contract.provenance import MediaProof, Provenance
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import ContractViolation, InputError, IntegrityError, NotFound
+from cosmos3_serve.publication import answers
 from cosmos3_serve.publication.decode import Decoder
 from cosmos3_serve.publication.expect import expectation
 from cosmos3_serve.publication.layout import ARTIFACTS, NATIVE, PROVENANCE, REQUEST, RESPONSE, is_bookkeeping
@@ -85,6 +87,8 @@ async def audit(place: Location, decoder: Decoder, *, reads: int = READS) -> Aud
         found.outcome = Outcome.UNFINISHED if begun else Outcome.ABSENT
         return found
     found.bytes += len(data)
+    if await in_thread(_schema, data) == answers.SCHEMA:
+        return await _audit_answers(place, found, data, names)
     try:
         record = Provenance.model_validate_json(data)
     except ValidationError as error:
@@ -100,6 +104,25 @@ async def audit(place: Location, decoder: Decoder, *, reads: int = READS) -> Aud
     with tempfile.TemporaryDirectory(prefix="cosmos3-audit-") as folder:
         await _Artifacts(place, found, record, decoder, Path(folder)).check(names, reads)
     await in_thread(_check_record, found, record, records)
+    found.faults.sort(key=lambda fault: (fault.name, fault.code))
+    found.outcome = Outcome.FAULTY if found.faults else Outcome.INTACT
+    return found
+
+
+def _schema(data: bytes) -> object:
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return record.get("schema_version") if isinstance(record, dict) else None
+
+
+async def _audit_answers(place: Location, found: Audit, data: bytes, names: set[str]) -> Audit:
+    record = await answers.check_answers(place, data, names, found.fault)
+    if record is not None:
+        found.status, found.request_id = record.status, record.request_id
+        found.samples, found.artifacts = record.questions, len(record.artifacts)
+        found.bytes += sum(item.bytes for item in record.artifacts)
     found.faults.sort(key=lambda fault: (fault.name, fault.code))
     found.outcome = Outcome.FAULTY if found.faults else Outcome.INTACT
     return found

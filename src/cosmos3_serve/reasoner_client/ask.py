@@ -42,6 +42,8 @@ CONNECT_S = 10.0
 # A full service is asked again; a Retry-After beyond these two minutes is not waited for.
 BUSY = RetryPolicy(attempts=5, base_s=0.5, cap_s=10.0, deadline_s=120.0)
 MAX_LINE = 4 * 1024 * 1024
+MAX_ANSWER = 16 * 1024 * 1024
+JSON = "application/json"
 TOLD_HEADERS = ("x-cosmos3-replica", "x-cosmos3-session", "x-cosmos3-media", "x-request-id")
 _SCHEMES = ("http://", "https://", "s3://", "data:", "file-id:")
 _KINDS: Mapping[int, type[Cosmos3Error]] = {
@@ -74,6 +76,14 @@ class Answer:
         shown = {"question": self.question, "answer": self.text, "finish_reason": self.finish_reason,
                  "usage": self.usage, **self.facts}  # fmt: skip
         return {**shown, "explain": self.explanation} if self.explanation is not None else shown
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A whole answer: the body as the service sent it, and its `x-request-id`."""
+
+    request_id: str
+    body: dict[str, Any]
 
 
 class Reasoner:
@@ -186,7 +196,7 @@ class Reasoner:
         if max_tokens is not None:
             body["max_completion_tokens"] = max_tokens
         raw = json.dumps(body).encode()
-        headers = {b"content-type": b"application/json"}
+        headers = {b"content-type": JSON.encode()}
         if session:
             headers[SESSION_HEADER.encode()] = session_value(session)
         attempts = Attempts(BUSY)
@@ -201,6 +211,21 @@ class Reasoner:
                     raise
                 on_wait(busy, wait)
                 await asyncio.sleep(wait)
+
+    async def post(self, path: str, raw: bytes) -> Posted:
+        """One request with a whole answer of at most 16 MiB, tried once."""
+        data = bytearray()
+        try:
+            async with self._http.stream("POST", path, content=raw, headers={"content-type": JSON}) as response:
+                async for chunk in response.aiter_bytes():
+                    data += chunk
+                    if len(data) > MAX_ANSWER:
+                        raise self._foreign(f"the answer is longer than {MAX_ANSWER} bytes")
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+        if response.status_code != 200:
+            raise self._failure(response.status_code, bytes(data), response.headers)
+        return Posted(response.headers.get("x-request-id", ""), self._object(bytes(data)))
 
     async def _streamed(
         self, raw: bytes, headers: Mapping[bytes, bytes], answer: Answer, on_text: Callable[[str], None]

@@ -20,6 +20,7 @@ from cosmos3_serve.settings.base import (
 from cosmos3_serve.settings.client import ClientSettings
 from cosmos3_serve.settings.generator import GeneratorSettings
 from cosmos3_serve.settings.reasoner import ReasonerSettings
+from cosmos3_serve.settings.reasoner_batch import ReasonerBatchSettings
 
 __all__ = [
     "FALSE_WORDS",
@@ -32,6 +33,7 @@ __all__ = [
     "ClientSettings",
     "Engine",
     "GeneratorSettings",
+    "ReasonerBatchSettings",
     "ReasonerSettings",
     "Settings",
     "option",

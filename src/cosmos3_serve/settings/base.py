@@ -25,6 +25,11 @@ def option(default: Any, help: str, *, env: str | None = None, flag: str | None 
     return Field(default, description=help, json_schema_extra={"env": env, "flag": flag}, **bounds)
 
 
+def listed(value: Any) -> Any:
+    """For a field that may be repeated: an environment variable holds a comma list."""
+    return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
+
+
 class Settings(BaseModel):
     """Base of the settings models: frozen, no unknown keys."""
 

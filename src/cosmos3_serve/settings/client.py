@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ByteSize, field_validator
 
-from cosmos3_serve.settings.base import MIB, TOKEN_ENV, Settings, option
+from cosmos3_serve.settings.base import MIB, TOKEN_ENV, Settings, listed, option
 
 
 class ClientSettings(Settings):
@@ -45,5 +45,4 @@ class ClientSettings(Settings):
     @field_validator("endpoint", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        """An environment variable holds a comma list."""
-        return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
+        return listed(value)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ByteSize, field_validator
 
-from cosmos3_serve.settings.base import MIB, Port, Repeated, Settings, option
+from cosmos3_serve.settings.base import MIB, Port, Repeated, Settings, listed, option
 
 
 class ReasonerSettings(Settings):
@@ -125,7 +125,7 @@ class ReasonerSettings(Settings):
     @classmethod
     def _listed(cls, value: Any) -> Any:
         """An environment variable holds a comma list."""
-        return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
+        return listed(value)
 
     @field_validator("vllm_args", mode="before")
     @classmethod
