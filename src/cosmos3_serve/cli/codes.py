@@ -40,7 +40,7 @@ PASSED_ON = {
     ("generator/serve.py", "code or None"),
     ("generator/serve.py", "status['failure']['code']"),
     ("generator/staging.py", "None if owned else code"),
-    ("queue/planning.py", "error.stable_code"),
+    ("queue/batches.py", "error.stable_code"),
     ("queue/planning.py", "self.first.stable_code"),
     ("queue/run.py", "error.stable_code"),
     ("queue/sources.py", "error.stable_code"),
