@@ -32,3 +32,12 @@ def test_a_clip_without_events_is_judged_by_its_first_frame() -> None:
     assert score.clip_shows(ALONE, frames(ALONE))
     assert not score.clip_shows(ALONE, frames(PAIR))
     assert not score.picture_shows(ALONE, np.full((192, 320, 3), 128, np.uint8))
+
+
+def test_what_is_seen_is_told_in_words() -> None:
+    assert score.told(frames(PAIR, 1)[0]) == "a red cube and a blue sphere"
+    assert score.told(np.full((192, 320, 3), 128, np.uint8)) == "no object"
+    assert score.told_of_clip(frames(RIGHT)) == "a red cube that slides to the right"
+    flicker = frames(ALONE)
+    flicker[4] = 128
+    assert score.told_of_clip(flicker) == "a red cube, and nothing that can be followed from frame to frame"

@@ -1,11 +1,12 @@
 """The golden evaluation's entry and verdict: PASS is the production alone, everything less is named."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cosmos3_serve.checks.golden import QUALIFIERS, entry, request
-from cosmos3_serve.checks.golden_verdict import Image, Seen, engine_of, require_target, target_of_service, verdict
+from cosmos3_serve.checks.golden_verdict import Medium, Seen, engine_of, require_target, target_of_service, verdict
 from cosmos3_serve.contract.prepare import prepare_request
 from cosmos3_serve.contract.wire import FRAMEWORK_BACKEND, FRAMEWORK_REVISION
 from cosmos3_serve.errors import Refusal, UsageError
@@ -28,14 +29,14 @@ MANIFEST: dict[str, Any] = {
     "weights": "pretrained",
     "samples": [{"guardrails": {"applied": True}, "wave": WAVE}] * 2,
 }
-IMAGES = [Image(f"id/{name}/vision.jpg", 960, 960, "0" * 64) for name in ("golden-a", "golden-b")]
+IMAGES = [Medium(f"id/{name}/vision.jpg", 960, 960, 1, "0" * 64) for name in ("golden-a", "golden-b")]
 
 
 def seen(
     ready: dict | None = None,
     system: dict | None = None,
     manifest: dict | None = None,
-    images: list[Image] = IMAGES,
+    images: list[Medium] = IMAGES,
     guardrails: bool | None = None,
 ) -> Seen:
     return Seen(READY | (ready or {}), SYSTEM | (system or {}), MANIFEST | (manifest or {}), images, guardrails)
@@ -89,11 +90,37 @@ def test_the_tiny_service_on_a_cpu_says_all_of_it() -> None:
         ({"images": IMAGES[:1]}, "1 images"),
         ({"images": [IMAGES[0]] * 2}, "one for each"),
         ({"images": []}, "0 images"),
+        ({"images": [*IMAGES, replace(IMAGES[0], path="id/golden-c/vision.jpg")]}, "one for each"),
+        ({"ready": {"weights": "blockworld"}}, "/ready says 'blockworld'"),
     ],
 )
 def test_what_the_smoke_requires_fails_it(changes: dict[str, Any], text: str) -> None:
     result = verdict(seen(**changes))
     assert result["status"] == "FAIL" and text in " ".join(result["failures"])
+
+
+BLOCKWORLD: dict[str, Any] = {
+    "ready": {"weights": "blockworld"},
+    "manifest": {"weights": "blockworld", "batch_size": 4, "samples": MANIFEST["samples"] * 2},
+}
+SCENES = [
+    Medium(f"id/{sample['name']}/vision", 320, 192, sample["num_frames"], "0" * 64)
+    for sample in request("blockworld")["samples"]
+]
+
+
+def test_block_world_samples_are_named_with_whether_they_show_what_was_asked() -> None:
+    result = verdict(seen(**BLOCKWORLD, images=SCENES))
+    assert (result["status"], set(result["shown"].values())) == ("PASS_BLOCKWORLD", {True})
+    assert ([len(result[kind]) for kind in ("images", "clips")], result["clips"][0]["frames"]) == ([2, 2], 9)
+    wrong = [replace(SCENES[0], fault="a blue cone"), *SCENES[1:]]
+    result = verdict(seen(**BLOCKWORLD, images=wrong))
+    assert (result["status"], result["failures"]) == ("FAIL", ["golden-cube: a blue cone"])
+    assert [name for name, right in result["shown"].items() if not right] == ["golden-cube"]
+
+
+def test_pictures_of_other_weights_claim_nothing_about_what_they_show() -> None:
+    assert set(verdict(seen())["shown"].values()) == {None}
 
 
 def test_a_batch_that_never_came_is_a_failure_with_its_reason() -> None:
@@ -141,3 +168,9 @@ def test_the_batch_is_the_smokes() -> None:
         (17, 4, "text2image"),
         (23, 4, "text2image"),
     ]
+
+
+def test_the_block_world_batch_asks_for_two_pictures_and_two_clips() -> None:
+    batch = prepare_request(request("blockworld"))
+    assert [s["model_mode"] for s in batch.samples] == ["text2image"] * 2 + ["text2video"] * 2
+    assert batch.samples[2]["prompt"].endswith("The red sphere slides to the right.")

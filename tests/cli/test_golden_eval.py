@@ -10,7 +10,9 @@ import pytest
 import typer
 from support.baseline_server import BaselineServer
 from support.s3 import LocalS3, keys_of
+from support.scenes import SceneServer
 
+from cosmos3_serve.checks.golden_blockworld import ASKED
 from cosmos3_serve.cli import main
 from cosmos3_serve.cli.options import settings_options
 from cosmos3_serve.errors import StartRefused
@@ -99,6 +101,42 @@ def test_a_batch_size_of_one_is_fail(tmp_path: Path) -> None:
     with BaselineServer(tmp_path / "server", max_batch_size=1) as server:
         code, result = evaluate(server, tmp_path / "a")
         assert code == 4 and "max_batch_size" in result["failures"][0]
+
+
+SHOWN = {name: asked.scene for name, asked in ASKED.items()}
+
+
+def test_block_world_pictures_are_judged_by_what_they_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with SceneServer(tmp_path / "server", SHOWN) as server:
+        code, result = evaluate(server, tmp_path / "a")
+        assert (code, result["failures"]) == (3, []) and "_BLOCKWORLD_" in f"{result['status']}_"
+        assert result["shown"] == dict.fromkeys(SHOWN, True)
+        assert run("run", "--endpoint", server.endpoint, "--expect", result["status"]) == 0
+        assert "golden-fall: shows what was asked for" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("pair", [("golden-cube", "golden-pair"), ("golden-slide", "golden-fall")])
+def test_outputs_that_are_swapped_fail_it_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pair: tuple[str, str]
+) -> None:
+    one, other = pair
+    with SceneServer(tmp_path / "server", SHOWN | {one: SHOWN[other], other: SHOWN[one]}) as server:
+        code, result = evaluate(server, tmp_path / "a")
+        assert (code, result["status"]) == (4, "FAIL")
+        assert [text.partition(":")[0] for text in result["failures"]] == list(pair)
+        assert {name for name, right in result["shown"].items() if not right} == set(pair)
+        capsys.readouterr()
+        assert run("run", "--endpoint", server.endpoint) == 4
+        assert f"failed: {one}: 'A large" in capsys.readouterr().out
+
+
+def test_without_numpy_no_block_world_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cosmos3_serve.checks.golden_blockworld.find_spec", lambda name: None)
+    with SceneServer(tmp_path / "server", SHOWN) as server:
+        assert evaluate(server, tmp_path / "a")[0] == 2
+        assert server.batches == [] and "pip install numpy" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "deploy": {"contract"},
     "bench": {"client", "reasoner_client", "contract"},
     "review": {"publication", "contract", "storage"},
-    "checks": {"weights", "storage", "contract"},
+    "checks": {"weights", "storage", "contract", "blockworld"},
     "reasoner_client": {"queue", "client", "publication", "contract", "storage"},
     "queue": {"client", "publication", "contract", "storage"},
     "client": {"publication", "contract", "storage"},

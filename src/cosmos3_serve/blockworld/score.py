@@ -35,3 +35,20 @@ def clip_shows(scene: Scene, frames: Pixels) -> bool:
     """Whether a clip [frames, height, width, 3] shows the scene: every event as asked, or, without events, the objects
     in its first frame."""
     return obeyed(scene, measure.tracks(frames)) if scene.events else picture_shows(scene, frames[0])
+
+
+def told(picture: Pixels) -> str:
+    """The objects of a picture in words, such as `a red cube and a blue cone`."""
+    return _listed([f"a {seen.colour} {seen.shape}" for seen in measure.objects(picture)])
+
+
+def told_of_clip(frames: Pixels) -> str:
+    """The objects of a clip and their motions in words; where none can be followed, those of its first frame."""
+    tracks = measure.tracks(frames)
+    if not tracks:
+        return f"{told(frames[0])}, and nothing that can be followed from frame to frame"
+    return _listed([f"a {track.colour} {track.shape} that {track.motion}" for track in tracks])
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts) or "no object"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from cosmos3_serve.checks import golden_blockworld
 from cosmos3_serve.contract.targets import TARGETS, judge_targets
 from cosmos3_serve.errors import UsageError
+from cosmos3_serve.weights.blockworld import BLOCKWORLD
 
 RAY_SERVE: Final = "cosmos3-ray-serve"
 TIMEOUT_S: Final = 3600.0
 PASS: Final = "PASS"
 FAIL: Final = "FAIL"
 
-# Two samples, so that they can share a batch; few steps, since it is a smoke and no benchmark.
+# Two samples, so that they can share a batch; few steps, since it is a smoke and no benchmark. Whether such a picture
+# is right nobody can measure; with the block-world model it can be, and `golden_blockworld` has its samples.
 SAMPLES: Final[list[dict[str, Any]]] = [
     {"name": "golden-a", "prompt": "a robot workcell", "seed": 17, "model_mode": "text2image"},
     {"name": "golden-b", "prompt": "a warehouse aisle", "seed": 23, "model_mode": "text2image"},
@@ -33,9 +36,16 @@ QUALIFIERS: Final[dict[str, str]] = {
 }
 
 
-def request() -> dict[str, Any]:
+def samples(weights: object) -> list[dict[str, Any]]:
+    """What a service is asked whose `/ready` says `weights`."""
+    if weights == BLOCKWORLD:
+        return golden_blockworld.samples()
+    return [sample | FIELDS for sample in SAMPLES]
+
+
+def request(weights: object = None) -> dict[str, Any]:
     """The batch that a golden run submits."""
-    return {"samples": [sample | FIELDS for sample in SAMPLES]}
+    return {"samples": samples(weights)}
 
 
 def entry(name: str) -> dict[str, Any]:
@@ -69,10 +79,13 @@ def entry(name: str) -> dict[str, Any]:
             "module": "cosmos3_serve.checks.golden",
             "env_module": None,
             "artifact": "provenance.json",
-            "samples": request()["samples"],
+            "samples": samples(None),
+            "samples_of_blockworld": samples(BLOCKWORLD),
             "requires": [
                 *("status completed", "batch_size 2", "guardrails as the service has them configured"),
                 *("max_batch_size at least 2", "two images that PIL verifies, equal to their declared hashes"),
+                "of the block-world model instead: batch_size 4, and two pictures and two clips whose pixels show what"
+                " was asked for: colours, shapes, count, direction of motion",
             ],
             "qualifiers": dict(QUALIFIERS),
         },

@@ -1,25 +1,30 @@
-"""The images of a publication, read back from where they were published: hash compared, verified and decoded by PIL."""
+"""The media of a publication, read back from where they were published: hash compared, decoded, and, where the samples
+ask for block-world scenes, judged by what they show."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import av
 import PIL.Image
 
-from cosmos3_serve.checks.golden_verdict import Image
+from cosmos3_serve.checks import golden_blockworld
+from cosmos3_serve.checks.golden_verdict import Medium
 from cosmos3_serve.storage.files import in_thread
 from cosmos3_serve.storage.location import open_store
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+PICTURES = (".jpg", ".jpeg", ".png", ".webp")
+CLIPS = (".mp4",)
 MAX_BYTES = 256 * 1024 * 1024
 
 
-async def verified_images(
+async def verified_media(
     location: str, manifest: Mapping[str, Any], scratch: Path, environ: Mapping[str, str]
-) -> list[Image]:
-    """Every declared image whose bytes are the declared ones and that PIL opens; one that is not so is left out.
+) -> list[Medium]:
+    """Every declared picture and clip whose bytes are the declared ones and that decodes; one that is not so is left
+    out.
 
     Raises:
         NotFound, StorageFailure, UsageError: the publication cannot be read.
@@ -28,23 +33,35 @@ async def verified_images(
     found = []
     for number, artifact in enumerate(manifest.get("artifacts") or []):
         path = str(artifact["path"])
-        if not path.lower().endswith(SUFFIXES):
+        if not path.lower().endswith((*PICTURES, *CLIPS)):
             continue
         copy = scratch / f"{number}{Path(path).suffix.lower()}"
         done = await place.store.download(place.key(f"artifacts/{path}"), copy, max_bytes=MAX_BYTES)
-        size = await in_thread(_verify, copy)
+        size = await in_thread(_picture if copy.suffix in PICTURES else _clip, copy)
         if size is not None and done.sha256 == artifact["sha256"] and done.size == artifact["bytes"]:
-            found.append(Image(path, *size, done.sha256))
+            fault = await in_thread(golden_blockworld.fault, PurePosixPath(path).parent.name, copy)
+            found.append(Medium(path, *size, done.sha256, fault))
     return found
 
 
-def _verify(path: Path) -> tuple[int, int] | None:
-    """(width, height) in pixels when PIL verifies the file and decodes every pixel of it."""
+def _picture(path: Path) -> tuple[int, int, int] | None:
+    """(width, height, 1) when PIL verifies the file and decodes every pixel of it."""
     try:
         with PIL.Image.open(path) as image:
             image.verify()
         with PIL.Image.open(path) as image:
             image.load()
-            return image.size
+            return *image.size, 1
     except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError):
+        return None
+
+
+def _clip(path: Path) -> tuple[int, int, int] | None:
+    """(width, height, frames) when every frame of the file decodes."""
+    try:
+        with av.open(str(path)) as container:
+            video = container.streams.video[0]
+            frames = sum(1 for _ in container.decode(video))
+            return (video.width, video.height, frames) if frames else None
+    except (OSError, ValueError, IndexError, av.error.FFmpegError):
         return None

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
-from cosmos3_serve.checks.golden import FAIL, PASS, QUALIFIERS, SAMPLES
+from cosmos3_serve.checks.golden import FAIL, PASS, QUALIFIERS, samples
 from cosmos3_serve.contract.targets import TargetStatus, TargetVerdict, judge_targets
 from cosmos3_serve.contract.wire import FRAMEWORK_BACKEND, FRAMEWORK_REVISION
 from cosmos3_serve.errors import Refusal
+from cosmos3_serve.weights.blockworld import BLOCKWORLD
 
 MIN_BATCH = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """One published image: PIL verified it, and its bytes equal the declared hash."""
+class Medium:
+    """One published picture (one frame) or clip: it decodes, and its bytes equal the declared hash.
+
+    Attributes:
+        fault: what it shows instead of the block-world scene that was asked for; None: just that, or nothing was asked
+            for that can be measured.
+    """
 
     path: str
     width: int
     height: int
+    frames: int
     sha256: str
+    fault: str | None = None
+
+    @property
+    def sample(self) -> str:
+        return PurePosixPath(self.path).parent.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +44,20 @@ class Seen:
     Attributes:
         ready, system: bodies of `/ready` and `/system-info`, as sent; a baseline service leaves our fields out.
         manifest: `provenance.json` as published.
-        images: those that could be verified.
+        media: those that could be verified.
         guardrails: what was asked for, None where a running service was taken as it is.
     """
 
     ready: Mapping[str, Any]
     system: Mapping[str, Any]
     manifest: Mapping[str, Any]
-    images: Sequence[Image]
+    media: Sequence[Medium]
     guardrails: bool | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Of the samples that were asked for."""
+        return [sample["name"] for sample in samples(self.ready.get("weights"))]
 
 
 def engine_of(ready: Mapping[str, Any]) -> str:
@@ -99,19 +117,19 @@ def qualifiers(seen: Seen, found: TargetVerdict | None) -> list[str]:
 def guardrails_applied(manifest: Mapping[str, Any], kind: str = "applied") -> bool:
     """Whether every sample's own record says that checks ran on it; `kind` may ask for those of texts or outputs."""
     records = manifest.get("samples")
-    if not isinstance(records, list) or len(records) < len(SAMPLES):
+    if not isinstance(records, list) or len(records) < MIN_BATCH:
         return False
     return all(isinstance(r, Mapping) and (r.get("guardrails") or {}).get(kind) is True for r in records)
 
 
 def failures(seen: Seen) -> list[str]:
     """Requirements of the smoke that did not hold (docs/contract.md 8); empty when it passed."""
-    manifest, ready = seen.manifest, seen.ready
+    manifest, ready, names = seen.manifest, seen.ready, seen.names
     found = []
     if manifest.get("status") != "completed":
         found.append(f"the publication is {manifest.get('status')!r}, not completed")
-    if manifest.get("batch_size") != len(SAMPLES):
-        found.append(f"batch_size is {manifest.get('batch_size')!r}, not {len(SAMPLES)}")
+    if manifest.get("batch_size") != len(names):
+        found.append(f"batch_size is {manifest.get('batch_size')!r}, not {len(names)}")
     limit = ready.get("max_batch_size")
     if not isinstance(limit, int) or limit < MIN_BATCH:
         found.append(f"max_batch_size is {limit!r}: two samples could never share a batch")
@@ -121,10 +139,12 @@ def failures(seen: Seen) -> list[str]:
         found.append("the service's guardrails are not what was asked for")
     if ready.get("guardrails") is True and ready.get("guardrails_effective") is False:
         found.append("guardrails are configured, but the service says that they are not effective")
-    names = {sample["name"] for sample in SAMPLES}
-    shown = {name for name in names if any(f"/{name}/" in f"/{image.path}" for image in seen.images)}
-    if len(seen.images) < len(SAMPLES) or shown != names:
-        found.append(f"{len(seen.images)} images were verified, one for each of {len(SAMPLES)} samples is needed")
+    if (manifest.get("weights") == BLOCKWORLD) is not (ready.get("weights") == BLOCKWORLD):
+        found.append(f"the weights are {manifest.get('weights')!r}, and /ready says {ready.get('weights')!r}")
+    if {medium.sample for medium in seen.media} != set(names) or len(seen.media) < len(names):
+        count = f"{len(seen.media)} images and clips were verified"
+        found.append(f"{count}, one for each of {len(names)} samples is needed")
+    found += [f"{medium.sample}: {medium.fault}" for medium in seen.media if medium.fault]
     return found
 
 
@@ -164,10 +184,18 @@ def verdict(seen: Seen, trouble: Sequence[str] = ()) -> dict[str, Any]:
         # Two different things, never mixed: who arrived together, and who went through the network together.
         "coalesced": sorted({wave["coalesced"] for wave in waves if wave.get("coalesced")}),
         "inference_batches": sorted({wave["inference_batch"] for wave in waves if wave.get("inference_batch")}),
-        "images": [
-            {"path": image.path, "width": image.width, "height": image.height, "sha256": image.sha256}
-            for image in seen.images
-        ],
+        "images": [_told(medium) for medium in seen.media if medium.frames == 1],
+        "clips": [_told(medium) for medium in seen.media if medium.frames > 1],
+        # None: nothing was asked for that pixels can tell.
+        "shown": {
+            medium.sample: medium.fault is None if seen.ready.get("weights") == BLOCKWORLD else None
+            for medium in seen.media
+        },
         "request_id": seen.manifest.get("request_id"),
         "server_source_revision": seen.manifest.get("server_source_revision"),
     }
+
+
+def _told(medium: Medium) -> dict[str, Any]:
+    told = {"path": medium.path, "width": medium.width, "height": medium.height, "sha256": medium.sha256}
+    return told if medium.frames == 1 else told | {"frames": medium.frames}

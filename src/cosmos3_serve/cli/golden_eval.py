@@ -59,7 +59,10 @@ def run(
     ),
     json: Json = False,
 ) -> int:
-    """Run it: two images in one batch through a service, verified, and a verdict that says exactly what was proven.
+    """Run it: a small batch through a service, verified, and a verdict that says exactly what was proven.
+
+    The block-world model is asked for two pictures and two clips of its scenes, and their pixels are measured: one that
+    shows another colour, shape, count or motion is FAIL, with the sample's name and what it shows.
 
     PASS is the production alone: the pinned framework, trained weights, guardrails applied, a GPU. Anything less that
     went through is PASS_ with what was less, such as PASS_DIFFUSERS_RANDOM_UNGUARDED_CPU, and exit 3 unless --expect
@@ -107,6 +110,9 @@ def _tell(result: dict[str, Any]) -> None:
     target = result["target"] or {"target": "unknown", "status": "unknown"}
     print(f"{result['status']}  engine {result['framework_revision']}, weights {result['weights']},", end=" ")
     print(f"target {target['target']} ({target['status']})")
+    for sample, shown in result["shown"].items():
+        if shown:
+            print(f"  {sample}: shows what was asked for")
     for text in result["failures"]:
         print(f"  failed: {text}")
     for text in result["not_proven"]:

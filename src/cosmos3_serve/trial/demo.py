@@ -7,8 +7,6 @@ Nothing is fetched. The seeds were not chosen by what came of them.
 from __future__ import annotations
 
 import json
-import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -17,7 +15,8 @@ import av
 import numpy as np
 from PIL import Image
 
-from cosmos3_serve.blockworld import draw, score, words
+from cosmos3_serve.blockworld import draw
+from cosmos3_serve.blockworld.asked import Asked
 from cosmos3_serve.blockworld.scene import Event, Scene, Thing
 
 WIDTH, HEIGHT = 320, 192
@@ -38,15 +37,6 @@ SMALL, LARGE = range(2)
 LEFT, CENTRE, RIGHT = range(3)
 FRONT, BACK = range(2)
 SLIDES, FALLS, BOUNCES = range(3)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One sample: its mode and the scene that its prompt describes."""
-
-    mode: str
-    scene: Scene
-    seed: int
 
 
 ASKED: Final[dict[str, Asked]] = {
@@ -80,13 +70,6 @@ ASKED: Final[dict[str, Asked]] = {
 }
 
 
-def prompt(asked: Asked) -> str:
-    """What the scene's caption says, word for word."""
-    if asked.mode == "forward_dynamics":
-        return f"The gripper moves the {words.name_of(asked.scene, asked.scene.gripper)}."
-    return words.caption(asked.scene, random.Random(0), full=True)
-
-
 def batch(bucket: str) -> dict[str, Any]:
     """The request: four images that share one inference call, clips from text, image, video and actions. Small on
     purpose, so that a laptop without a GPU makes them in seconds."""
@@ -109,7 +92,7 @@ def batch(bucket: str) -> dict[str, Any]:
         },
     }
     samples = [
-        {"name": name, "model_mode": asked.mode, "prompt": prompt(asked), "seed": asked.seed, **more[asked.mode]}
+        {"name": name, "model_mode": asked.mode, "prompt": asked.prompt, "seed": asked.seed, **more[asked.mode]}
         for name, asked in ASKED.items()
     ]
     return {"model": "Cosmos3-Nano", "samples": samples}
@@ -117,10 +100,7 @@ def batch(bucket: str) -> dict[str, Any]:
 
 def shows(name: str, frames: Any) -> bool | None:
     """Whether frames [frames, height, width, 3] show what sample `name` asked for; None where no rule says so."""
-    asked = ASKED[name]
-    if asked.mode == "text2image":
-        return score.picture_shows(asked.scene, frames[0])
-    return None if asked.mode == "forward_dynamics" else score.clip_shows(asked.scene, frames)
+    return ASKED[name].shown(frames)
 
 
 def write_media(folder: Path) -> dict[str, Path]:

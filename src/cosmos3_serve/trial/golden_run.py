@@ -1,4 +1,4 @@
-"""One golden run: a service (running, or started for it), two samples through `ray-batch`, a verdict, and its records.
+"""One golden run: a service (running, or started for it), a batch through `ray-batch`, a verdict, and its records.
 
 golden-eval-…/ server-start.json  server-join.json  generator-….log     only where the run started the service
                batch.json  ready.json  system-info.json  publication/   what was asked, who answered, what came
@@ -21,8 +21,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from cosmos3_serve.checks.golden import request
+from cosmos3_serve.checks.golden_blockworld import require_measures
 from cosmos3_serve.checks.golden_checklist import checklist
-from cosmos3_serve.checks.golden_images import verified_images
+from cosmos3_serve.checks.golden_images import verified_media
 from cosmos3_serve.checks.golden_verdict import Seen, require_target, target_of_service, verdict
 from cosmos3_serve.client.health import ask_health
 from cosmos3_serve.client.load import endpoint_of, token_of
@@ -32,6 +33,7 @@ from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.storage.location import open_store
 from cosmos3_serve.trial.children import Children
 from cosmos3_serve.trial.golden_service import GoldenService
+from cosmos3_serve.weights.blockworld import BLOCKWORLD
 
 POLL_S = 10.0
 ASK_S = 30.0
@@ -99,6 +101,8 @@ def run_golden(order: GoldenOrder, say: Say) -> dict[str, Any]:
             _write(order.folder / name, body)
         if order.target:
             require_target(order.target, target_of_service(ready, system))
+        if ready.get("weights") == BLOCKWORLD:
+            require_measures()
         began = time.monotonic()
         publication = order.publish or str(order.folder / "publication")
         try:
@@ -107,9 +111,9 @@ def run_golden(order: GoldenOrder, say: Say) -> dict[str, Any]:
             trouble.append(f"{failure.detail}; its own words are above")
         seconds["batch"] = round(time.monotonic() - began, 3)
     say("judging what came")
-    manifest, images = ({}, []) if trouble else asyncio.run(_read_back(publication))
+    manifest, media = ({}, []) if trouble else asyncio.run(_read_back(publication))
     wanted = order.settings.guardrails if order.settings else None
-    result = verdict(Seen(ready, system, manifest, images, wanted), trouble) | {
+    result = verdict(Seen(ready, system, manifest, media, wanted), trouble) | {
         "evidence_dir": str(order.folder),
         "publication": publication,
         "seconds": seconds,
@@ -168,10 +172,11 @@ def _submit(
     place: str,
     say: Say,
 ) -> None:
-    """Two samples through the client's own command, published to `place`. Raises ServiceFailure."""
+    """The samples through the client's own command, published to `place`. Raises ServiceFailure."""
     batch = order.folder / "batch.json"
-    _write(batch, request())
-    say("two samples through ray-batch")
+    asked = request(ready.get("weights"))
+    _write(batch, asked)
+    say(f"{len(asked['samples'])} samples through ray-batch")
     children.run(
         [
             *("ray-batch", "--input-path", str(batch), "--output-path", place, "--endpoint", endpoint),
@@ -189,7 +194,7 @@ async def _read_back(publication: str) -> tuple[dict[str, Any], list[Any]]:
         path = Path(scratch) / "provenance.json"
         await place.store.download(place.key("provenance.json"), path, max_bytes=MAX_JSON)
         manifest: dict[str, Any] = json.loads(path.read_bytes())
-        return manifest, await verified_images(publication, manifest, Path(scratch), os.environ)
+        return manifest, await verified_media(publication, manifest, Path(scratch), os.environ)
 
 
 def _write(path: Path, value: object) -> None:

@@ -5,23 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import av
-import numpy as np
-from PIL import Image
 
 from cosmos3_serve.blockworld import measure
+from cosmos3_serve.blockworld.files import decode
 from cosmos3_serve.trial import demo
-
-
-def decode(path: Path) -> Any:
-    """Frames [frames, height, width, 3] uint8 of a picture or clip."""
-    if path.suffix == ".jpg":
-        with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"))[None]
-    with av.open(str(path)) as container:
-        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
 def shown(artifacts: Mapping[str, Path]) -> dict[str, bool | None]:
