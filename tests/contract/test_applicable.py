@@ -66,13 +66,16 @@ REASONER_MODES: dict[str, dict[str, Any]] = {
     "affinity": {"routing": "session-affinity"},
     "round robin": {"routing": "round-robin"},
     "shared store": {"media_store": "s3://b/p"},
+    "range": {"workers": "1:2", "media_store": "s3://b/p"},
 }
-ROBIN, LOCAL = {"round robin"}, {"affinity", "round robin"}
+ROBIN, LOCAL, FIXED = {"round robin"}, {"affinity", "round robin"}, {"affinity", "round robin", "shared store"}
 REASONER: dict[str, tuple[Any, set[str]]] = {
     "host": ("127.0.0.1", set()),
     "port": (8100, set()),
     "model": ("tiny", set()),
-    "workers": (2, set()),
+    "workers": ("1:3", set()),
+    "scale_load": (9, FIXED),
+    "scale_down_after_s": (9.0, FIXED),
     "gateways": (2, set()),
     "routing": ("round-robin", set()),
     "session_mode": ("hard", ROBIN),

@@ -342,7 +342,7 @@ def test_autoscaling_is_off_unless_asked_for() -> None:
         assert templates(service)[0]["spec"]["automountServiceAccountToken"] is False
     found = cluster("reasoner", "autoscaling.enabled=true", "autoscaling.max_replicas=4", "worker.replicas=2")
     group = found["workerGroupSpecs"][0]
-    assert found["enableInTreeAutoscaling"] and (group["minReplicas"], group["maxReplicas"]) == (0, 4)
+    assert found["enableInTreeAutoscaling"] and (group["minReplicas"], group["maxReplicas"]) == (1, 4)
     # Ray's autoscaler asks Kubernetes for pods, also under a ServiceAccount that mounts no token by itself.
     assert found["headGroupSpec"]["template"]["spec"]["automountServiceAccountToken"] is True
 
@@ -462,13 +462,28 @@ def test_the_reasoner_has_a_gateway_in_every_pod_and_a_replica_on_every_gpu() ->
     found = serve("reasoner", "worker.replicas=2", "worker.gpus=4", profile="round-robin")
     gateways, replicas = found["applications"]
     settings = ReasonerSettings.load(gateways["args"], environ={})
-    assert (settings.workers, settings.gateways, settings.routing) == (8, 2, "round-robin")
+    assert (settings.workers.plain(), settings.gateways, settings.routing) == (8, 2, "round-robin")
     assert gateways["args"] == replicas["args"]
     assert gateways["deployments"][0]["max_replicas_per_node"] == 1
     assert replicas["deployments"][0]["ray_actor_options"]["num_gpus"] == 1
     # Private addresses stay closed, except for the videos of our own Jobs.
     assert settings.media_allow == ("cosmos3-nano-reasoner-smoke:8080", "cosmos3-nano-reasoner-perf:8080")
     assert ReasonerSettings.load(serve("reasoner")["applications"][0]["args"], environ={}).routing == "session-affinity"
+
+
+def test_where_pods_come_and_go_the_replicas_are_a_range() -> None:
+    sets = ("autoscaling.enabled=true", "autoscaling.max_replicas=4", "worker.replicas=2", "worker.gpus=2")
+    settings = ReasonerSettings.load(serve("reasoner", *sets)["applications"][0]["args"], environ={})
+    assert (settings.workers.plain(), settings.gateways) == ("2:8", 4)
+    asleep = ReasonerSettings.load(
+        serve("reasoner", *sets, "settings.workers=0:8")["applications"][0]["args"], environ={}
+    )
+    assert asleep.workers.plain() == "0:8"
+    group = cluster("reasoner", *sets, "settings.workers=0:8")["workerGroupSpecs"][0]
+    assert group["minReplicas"] == 1, "a gateway wakes the fleet, and lives in a worker pod"
+    with pytest.raises(UsageError) as refused:
+        serve("reasoner", *sets, "settings.workers=2:9")
+    assert (refused.value.stable_code, refused.value.errors[0].field) == ("deploy_bad_value", "settings.workers")
 
 
 def test_the_guard_has_an_application_while_guardrails_are_on() -> None:

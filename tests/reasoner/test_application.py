@@ -147,4 +147,4 @@ def test_a_machine_without_replicas_has_nothing_to_wait_for() -> None:
     registry = Registry()
     assert leave(registry.run, "10.0.0.9", fleet=False, timeout_s=5, sleep=lambda seconds: None)
     assert registry.phases() == [ReplicaState.READY] * 2
-    assert ReasonerSettings().workers == 1
+    assert ReasonerSettings().workers.plain() == 1

@@ -40,7 +40,7 @@ class Cluster:
         if self.broken:
             raise TimeoutError
         gateways = tuple(GatewayStatus(name, ready=True) for name in self.gateways_)
-        return Overview(tuple(self.members), {}, gateways, EMPTY, STATS)
+        return Overview(tuple(self.members), {}, gateways, EMPTY, STATS, 2)
 
     def room(self) -> bool:
         return self.free

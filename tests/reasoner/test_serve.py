@@ -20,7 +20,7 @@ MEMBER = Member(ReplicaRef("replica-0", 1), ReplicaState.READY, Service("http://
 
 
 def fleet(*gateways: GatewayStatus, **failures: dict[str, str]) -> Overview:
-    return Overview((MEMBER,), {}, gateways, failures, TableStats("g", 0, {}, {}, {}, 0))
+    return Overview((MEMBER,), {}, gateways, failures, TableStats("g", 0, {}, {}, {}, 0), 1)
 
 
 def test_what_no_attempt_can_cure_ends_the_start_with_its_reason() -> None:

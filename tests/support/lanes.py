@@ -31,6 +31,7 @@ LANES = {
     "doubles": (
         "e2e/test_reasoner_faults.py",
         "e2e/test_rolling_restart.py",
+        "e2e/test_scaling.py",
         "e2e/test_quickstart.py",
         "faults/test_generator_faults.py",
         "faults/test_generator_restart.py",

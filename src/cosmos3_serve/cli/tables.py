@@ -66,7 +66,15 @@ def type_text(annotation: Any) -> str:
         return "text, repeatable"
     if get_origin(annotation) is Literal:
         return ", ".join(str(value) for value in get_args(annotation))
-    names = {"str": "text", "int": "integer", "float": "number", "bool": "on, off", "Path": "path", "ByteSize": "bytes"}
+    names = {
+        "str": "text",
+        "int": "integer",
+        "float": "number",
+        "bool": "on, off",
+        "Path": "path",
+        "ByteSize": "bytes",
+        "WorkerRange": "number or range",
+    }
     return names.get(annotation.__name__, str(annotation.__name__))
 
 

@@ -54,6 +54,10 @@ _REASONER: Final = (
         "with --routing round-robin, which keeps no sessions", "leave it out, or use --routing session-affinity",
     ),
     Unused(
+        lambda s: not s.workers.scales, ("scale_load", "scale_down_after_s"), "with a fixed number of --workers",
+        "leave it out, or give --workers a range such as 2:8",
+    ),
+    Unused(
         lambda s: s.media_store is None, ("media_store_bytes", "media_store_tenant_bytes"), "without --media-store",
         "name the shared store, or use --store-bytes for this machine's",
     ),

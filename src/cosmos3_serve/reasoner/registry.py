@@ -12,6 +12,7 @@ from cosmos3_serve.reasoner.fleet.core import FleetAway, FleetCore
 from cosmos3_serve.reasoner.sessions.policy import AffinityRules
 from cosmos3_serve.reasoner.setup import NAMESPACE
 from cosmos3_serve.service import logs
+from cosmos3_serve.settings import WorkerRange
 
 log = structlog.get_logger(__name__)
 
@@ -22,16 +23,17 @@ CONCURRENT_CALLS = 10_000  # a watching gateway holds one all the time
 class FleetActor(FleetCore):
     """`FleetCore` in an actor of its own; Ray starts it again, empty, whenever its process dies."""
 
-    def __init__(self, rules: AffinityRules, workers: int, log_level: str) -> None:
+    def __init__(self, rules: AffinityRules, workers: WorkerRange, log_level: str) -> None:
         import ray
 
         logs.configure(log_level)
         again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
-        super().__init__(rules, workers, recovering=again)
+        # How large the fleet was is known again within a second: until then no replica that may live is left out.
+        super().__init__(rules, workers.most if again else workers.least, recovering=again)
         log.info("fleet_registry_started", again=again)
 
 
-def start_fleet_actor(name: str, rules: AffinityRules, workers: int, log_level: str) -> RayFleet:
+def start_fleet_actor(name: str, rules: AffinityRules, workers: WorkerRange, log_level: str) -> RayFleet:
     """Start the actor; one that an earlier service of this name left behind is ended first."""
     import ray
 

@@ -17,6 +17,7 @@ import structlog
 
 from cosmos3_serve.reasoner.fleet.core import Overview
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
+from cosmos3_serve.reasoner.fleet.scaling import gateways_for
 from cosmos3_serve.settings import ReasonerSettings
 
 log = structlog.get_logger(__name__)
@@ -88,23 +89,26 @@ class Renewal:
         self._enter(Phase.REPLICAS)
 
     def _see_replicas(self) -> None:
-        members = [m for m in self._control.overview().members if m.url]
+        overview = self._control.overview()
+        members = [m for m in overview.members if m.url]
         fresh = sum(m.phase is ReplicaState.READY and m.ref not in self._old for m in members)
         left = sum(m.ref in self._old for m in members)
         self._show(fresh, left)
-        if left or fresh < self._settings.workers:
+        if left or fresh < overview.wanted:
             return
-        old = frozenset(g.gateway for g in self._control.overview().gateways)
+        old = frozenset(g.gateway for g in overview.gateways)
         self._control.gateways()
         self._old = old
         self._enter(Phase.GATEWAYS)
 
     def _see_gateways(self) -> None:
-        gateways = self._control.overview().gateways
+        overview = self._control.overview()
+        gateways = overview.gateways
         fresh = sum(g.ready and g.gateway not in self._old for g in gateways)
         left = sum(g.gateway in self._old for g in gateways)
         self._show(fresh, left)
-        if not left and fresh >= self._settings.gateways:
+        due = gateways_for(self._settings.gateways, self._settings.workers, overview.wanted)
+        if not left and fresh >= due:
             self.phase = Phase.IDLE
             log.info("renewed")
 

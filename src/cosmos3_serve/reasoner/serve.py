@@ -25,6 +25,7 @@ from cosmos3_serve.reasoner.application import affinity_rules
 from cosmos3_serve.reasoner.control import RayControl, ask_fleet, overview
 from cosmos3_serve.reasoner.fleet.core import Overview
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
+from cosmos3_serve.reasoner.fleet.scaling import gateways_for
 from cosmos3_serve.reasoner.prepare import prepare
 from cosmos3_serve.reasoner.renewal import Renewal
 from cosmos3_serve.reasoner.setup import APP_NAME, FLEET_ACTOR, REPLICAS_APP_NAME, ReasonerSetup, ServedModel
@@ -134,6 +135,8 @@ def _wait_ready(setup: ReasonerSetup, cluster: RayCluster, stop: StopSignals) ->
     """
     shown = ""
     ticks = 0
+    workers = setup.settings.workers
+    gateways = gateways_for(setup.settings.gateways, workers, workers.least)
     while not stop.wait(POLL_S):
         ticks += 1
         if ticks % 10 == 0:
@@ -147,11 +150,11 @@ def _wait_ready(setup: ReasonerSetup, cluster: RayCluster, stop: StopSignals) ->
         _check_failures(fleet, bool(serving))
         ready = [g for g in fleet.gateways if g.ready]
         # With one replica that serves, others that fail do not keep the service from starting; Serve goes on trying.
-        enough = len(serving) >= setup.settings.workers or (serving and fleet.failures)
-        if enough and len(ready) >= setup.settings.gateways:
+        enough = len(serving) >= workers.least or (serving and fleet.failures)
+        if enough and len(ready) >= gateways:
             return _described(setup, fleet, cluster.owned)
         missing = sorted({name for g in fleet.gateways for name in g.waiting})
-        waiting = f"{len(serving)}/{setup.settings.workers} replicas, {len(ready)}/{setup.settings.gateways} gateways"
+        waiting = f"{len(serving)}/{workers.least} replicas, {len(ready)}/{gateways} gateways"
         if waiting != shown:
             log.info("waiting", fleet=waiting, checks=", ".join(missing))
             shown = waiting

@@ -21,6 +21,7 @@ from cosmos3_serve.settings.client import ClientSettings
 from cosmos3_serve.settings.generator import GeneratorSettings
 from cosmos3_serve.settings.reasoner import ReasonerSettings
 from cosmos3_serve.settings.reasoner_batch import ReasonerBatchSettings
+from cosmos3_serve.settings.workers import WorkerRange
 
 __all__ = [
     "FALSE_WORDS",
@@ -36,5 +37,6 @@ __all__ = [
     "ReasonerBatchSettings",
     "ReasonerSettings",
     "Settings",
+    "WorkerRange",
     "option",
 ]

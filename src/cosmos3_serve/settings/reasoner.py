@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import ByteSize, field_validator
 
 from cosmos3_serve.settings.base import MIB, Port, Repeated, Settings, listed, option
+from cosmos3_serve.settings.workers import WorkerRange, Workers
 
 
 class ReasonerSettings(Settings):
@@ -23,11 +24,22 @@ class ReasonerSettings(Settings):
         env="COSMOS3_REASONER_MODEL",
         min_length=1,
     )
-    workers: int = option(
-        1, "Replicas, each with its own caches; one GPU each where there are GPUs.", env="COSMOS3_REASONER_WORKERS",
-        ge=1, le=1024,
+    workers: Workers = option(
+        WorkerRange(1, 1), "Replicas, each with its own caches and, where there are GPUs, one GPU: a number, or a range"
+        " such as 2:8 that follows the load; 0:4 sleeps while nobody asks.", env="COSMOS3_REASONER_WORKERS",
     )  # fmt: skip
-    gateways: int = option(1, "Gateway processes on the public port.", env="COSMOS3_REASONER_GATEWAYS", ge=1, le=64)
+    scale_load: int | None = option(
+        None, "Answers in flight or waiting for each replica of a range; default: three quarters of --max-num-seqs.",
+        env="COSMOS3_REASONER_SCALE_LOAD", ge=1, le=65536,
+    )  # fmt: skip
+    scale_down_after_s: float = option(
+        300.0, "Seconds of less load after which replicas of a range go.", env="COSMOS3_REASONER_SCALE_DOWN_AFTER_S",
+        ge=1, le=86_400,
+    )  # fmt: skip
+    gateways: int = option(
+        1, "Gateway processes on the public port; with a range of workers the most, in proportion to the replicas.",
+        env="COSMOS3_REASONER_GATEWAYS", ge=1, le=64,
+    )  # fmt: skip
     routing: Literal["round-robin", "session-affinity"] = option(
         "session-affinity", "Whether questions of one session share a replica.", env="COSMOS3_REASONER_ROUTING"
     )

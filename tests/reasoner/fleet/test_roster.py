@@ -277,3 +277,42 @@ def test_after_a_renewal_a_dead_replica_is_replaced_in_its_own_place() -> None:
     roster.sweep(3.0)
     assert phases(roster, 3.0)[fresh[0].id] is ReplicaState.STARTING
     assert seat(roster, 4.0, port=5).id == fresh[0].id
+
+
+def test_a_fleet_that_shrinks_keeps_no_place_for_those_who_went() -> None:
+    roster = Roster("g", 3)
+    refs = [seat(roster, port=port) for port in (1, 2, 3)]
+    roster.want(1)
+    for ref in refs[1:]:
+        roster.leave(ref, 1.0)
+    roster.sweep(2.0)
+    assert phases(roster) == {"replica-0": ReplicaState.READY}
+    roster.want(0)
+    roster.leave(refs[0], 3.0)
+    roster.sweep(3.5)
+    assert phases(roster) == {}
+    roster.want(1)
+    assert seat(roster, 4.0, port=4).id == "replica-0"
+
+
+def test_the_demand_is_what_all_gateways_wait_for() -> None:
+    roster = Roster("g", 2)
+    assert roster.demand(0.0).seqs == 0
+    seat(roster)
+    roster.hear(GatewayStatus("a", answers=5), 0.0)
+    roster.hear(GatewayStatus("b", answers=7, asked_s=6.0), 1.0)
+    found = roster.demand(2.0)
+    assert (found.answers, found.asked, found.seqs, found.wanted, found.settled) == (12, True, 8, 2, True)
+    assert not roster.demand(6.0).asked, "ten seconds after the question"
+    roster.hear(GatewayStatus("b", answers=7), 14.0)
+    assert roster.demand(15.5).answers == 7, "one that is silent counts for nothing"
+    assert not Roster("g", 2, recover_until=5.0).demand(4.9).settled
+
+
+def test_replicas_that_cannot_start_are_told_to_gateways() -> None:
+    roster = Roster("g", 0)
+    before = roster.version
+    roster.failed("one", {"code": "model_refused"})
+    assert roster.view(0.0).failing and roster.version > before
+    seat(roster)
+    assert not roster.view(0.0).failing

@@ -222,3 +222,41 @@ async def test_a_replica_waits_for_its_place_before_it_counts_as_running() -> No
     fleet.away = False
     assert await reporter.seated(5)
     await reporter.leave()
+
+
+async def test_replicas_that_go_together_are_known_together() -> None:
+    """Else a session of the first would move to the second, and again when that one goes."""
+    async with fleet_of(1, 2, 3) as (fleet, reporters), port_of(fleet) as port:
+        await until(lambda: len(port.members()) == 3)
+        await fleet.core.demand(1)
+        first = asyncio.create_task(reporters[1].drain())
+        await until(lambda: port.members()[1].leaving)
+        assert port.members()[1].phase is ReplicaState.READY, "its sessions stay until all are known"
+        await asyncio.gather(first, reporters[2].drain())
+        await until(lambda: [m.phase for m in port.members()].count(ReplicaState.DRAINING) == 2)
+        await reporters[0].drain()
+        await until(lambda: port.members()[0].phase is ReplicaState.DRAINING)
+
+
+async def test_one_that_goes_alone_does_not_wait_for_others() -> None:
+    async with fleet_of(1, 2) as (fleet, reporters), port_of(fleet) as port:
+        await until(lambda: len(port.members()) == 2)
+        async with asyncio.timeout(10):
+            await fleet.core.drain(reporters[0].ref)  # type: ignore[arg-type]
+            await fleet.core.demand(0)
+            slow = asyncio.create_task(fleet.core.drain(ReplicaRef("replica-9", 1)))
+            await slow  # nobody else asks: it is let go all the same
+        await until(lambda: port.members()[0].phase is ReplicaState.DRAINING)
+
+
+async def test_the_first_view_is_waited_for() -> None:
+    async with fleet_of(1) as (fleet, _):
+        fleet.away = True
+        async with port_of(fleet) as port:
+            waits = asyncio.create_task(port.first_view())
+            await asyncio.sleep(0.05)
+            assert not waits.done()
+            fleet.away = False
+            async with asyncio.timeout(10):
+                await waits
+            assert len(port.members()) == 1

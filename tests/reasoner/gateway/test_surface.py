@@ -1,5 +1,6 @@
 """Everything around the chat route: tokens on every path, files, models, sessions, readiness, metrics, logs."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,37 @@ async def test_without_a_replica_the_service_is_alive_and_not_ready(tmp_path: Pa
         asked = await http.post(CHAT, json=text())
         assert (asked.status_code, asked.json()["error"]["code"]) == (503, "no_replica")
         assert (await http.get("/v1/models")).json()["data"][0]["max_model_len"] == 16384
+
+
+async def test_a_fleet_that_may_sleep_is_ready_without_a_replica_unless_none_can_start(tmp_path: Path) -> None:
+    """The port stays open for the question that wakes it, and no alert fires meanwhile."""
+    async with world(tmp_path, replicas=1, workers="0:2") as here, here.client() as http:
+        await here.core.demand(0)
+        await here.core.leave(here.places.pop("r0"))
+        await soon(lambda: not here.front.members)
+        assert (await http.get("/ready")).status_code == 200
+        assert "cosmos3_reasoner_ready 1.0" in (await http.get("/metrics")).text
+        asked = await http.post(CHAT, json=text())
+        assert (asked.status_code, asked.json()["error"]["code"]) == (503, "no_replica")
+        assert int(asked.headers["retry-after"]) >= 1
+        assert here.front.asked_s < 60 and here.front.answers == 0
+        await here.core.failed("replica", {"code": "model_refused"})
+        await soon(lambda: here.front.fleet.failing)
+        told = await http.get("/ready")
+        assert told.status_code == 503
+        assert [c["name"] for c in told.json()["checks"] if not c["ok"]] == ["replicas"]
+
+
+async def test_the_load_of_a_gateway_counts_answers_in_flight_and_in_line(tmp_path: Path) -> None:
+    async with world(tmp_path, replicas=1, slots=4) as here, here.client() as http:
+        stub = here.replicas[0]
+        stub.gate.clear()
+        asked = [asyncio.create_task(http.post(CHAT, json=text(n=n))) for n in (4, 3, 1)]
+        await soon(lambda: here.front.answers == 8)
+        assert len(here.front.line) == 2
+        stub.gate.set()
+        assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+        assert here.front.answers == 0
 
 
 async def test_metrics_count_what_happened(tmp_path: Path) -> None:

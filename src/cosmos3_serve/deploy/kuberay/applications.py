@@ -13,7 +13,7 @@ from cosmos3_serve.contract.wire import APP_NAME
 from cosmos3_serve.deploy.kuberay.ray_service import application
 from cosmos3_serve.deploy.kuberay.values import KuberayValues, Service
 from cosmos3_serve.errors import FieldError, UsageError
-from cosmos3_serve.settings import GeneratorSettings, ReasonerSettings, Settings
+from cosmos3_serve.settings import GeneratorSettings, ReasonerSettings, Settings, WorkerRange
 
 PORT = 8000
 OUTPUTS = "/outputs"
@@ -44,10 +44,24 @@ def service_settings(service: Service, values: KuberayValues, routing: str) -> S
             f"{wrong[0].field} {wrong[0].message}", code="deploy_unknown_key", remedy=wrong[0].remedy, errors=wrong
         )
     try:
-        return model.load({**_fixed(service, values, routing), **given}, environ={})
+        found = model.load({**_fixed(service, values, routing), **given}, environ={})
     except UsageError as error:
-        found = [FieldError(f"settings.{e.field.removeprefix('--')}", e.message) for e in error.errors]
-        raise UsageError(error.detail, code="deploy_bad_value", remedy="see `cosmos3 settings`", errors=found) from None
+        wrong = [FieldError(f"settings.{e.field.removeprefix('--')}", e.message) for e in error.errors]
+        raise UsageError(error.detail, code="deploy_bad_value", remedy="see `cosmos3 settings`", errors=wrong) from None
+    if isinstance(found, ReasonerSettings):
+        _require_room(found, values)
+    return found
+
+
+def _require_room(settings: ReasonerSettings, values: KuberayValues) -> None:
+    """Raises UsageError (code `deploy_bad_value`): more replicas than the pods have GPUs."""
+    room = pods(values)[1] * values.worker.gpus
+    if not values.worker.gpus or settings.workers.most <= room:
+        return
+    detail = f"{settings.workers.most} replicas need as many GPUs, and the worker pods have {room} at most"
+    remedy = "change settings.workers, worker.replicas, worker.gpus or autoscaling.max_replicas"
+    field = FieldError("settings.workers", detail, remedy)
+    raise UsageError(detail, code="deploy_bad_value", remedy=remedy, errors=[field])
 
 
 def _fixed(service: Service, values: KuberayValues, routing: str) -> dict[str, Any]:
@@ -59,15 +73,25 @@ def _fixed(service: Service, values: KuberayValues, routing: str) -> dict[str, A
             "world_size": max(1, values.worker.gpus),
             "drain_timeout_s": GENERATOR_DRAIN_S,
         }
-    replicas = values.worker.replicas
+    fewest, most = pods(values)
+    each = max(1, values.worker.gpus)
     return {
         "port": PORT,
-        "workers": replicas * max(1, values.worker.gpus),
-        "gateways": replicas,
+        "workers": WorkerRange(fewest * each, most * each),
+        "gateways": most,
         "routing": routing,
         # The clips of our own smoke and perf jobs; every other private address stays closed.
         "media_allow": [f"cosmos3-nano-reasoner-{job}:8080" for job in ("smoke", "perf")],
     }
+
+
+def pods(values: KuberayValues) -> tuple[int, int]:
+    """Fewest and most worker pods."""
+    scaling, asked = values.autoscaling, values.worker.replicas
+    if not scaling.enabled:
+        return asked, asked
+    # A gateway lives in a worker pod, and wakes a fleet that sleeps: one pod stays.
+    return max(1, min(scaling.min_replicas, asked)), max(scaling.max_replicas, asked)
 
 
 def serve_config(service: Service, values: KuberayValues, settings: Settings) -> dict[str, Any]:

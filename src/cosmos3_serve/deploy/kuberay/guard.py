@@ -19,7 +19,7 @@ from cosmos3_serve.deploy.kube.objects import (
     PolicyPort,
     Selector,
 )
-from cosmos3_serve.deploy.kuberay.applications import PORT
+from cosmos3_serve.deploy.kuberay.applications import PORT, pods
 from cosmos3_serve.deploy.kuberay.pods import INSTANCE, labels
 from cosmos3_serve.deploy.kuberay.values import KuberayValues, Service
 
@@ -76,8 +76,7 @@ def disruption_budgets(name: str, values: KuberayValues) -> list[PodDisruptionBu
     a whole `minAvailable` alone. So the number is counted here, from the most workers that there may be: with fewer, a
     drain waits rather than takes too many.
     """
-    scaling = values.autoscaling
-    most = max(scaling.max_replicas, values.worker.replicas) if scaling.enabled else values.worker.replicas
+    most = pods(values)[1]
     kept = {"head": int(values.disruption.hold_head), "worker": max(0, most - values.disruption.max_unavailable)}
     return [
         PodDisruptionBudget(

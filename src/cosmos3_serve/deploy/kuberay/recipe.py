@@ -9,7 +9,7 @@ from cosmos3_serve.deploy.dynamo.perf import profile_config
 from cosmos3_serve.deploy.dynamo.values import Profile
 from cosmos3_serve.deploy.kube.base import KubeObject, Meta, labels
 from cosmos3_serve.deploy.kube.objects import ServiceAccount, claim_object
-from cosmos3_serve.deploy.kuberay.applications import PORT, serve_config, service_settings
+from cosmos3_serve.deploy.kuberay.applications import PORT, pods, serve_config, service_settings
 from cosmos3_serve.deploy.kuberay.batch import batch_cron, batch_job
 from cosmos3_serve.deploy.kuberay.guard import disruption_budgets, network_policy
 from cosmos3_serve.deploy.kuberay.ingress import serve_service, tls_ingress
@@ -113,8 +113,7 @@ def _require_placement(settings: GeneratorSettings) -> None:
 
 def ray_service(service: Service, name: str, values: KuberayValues, settings: Settings) -> RayService:
     drain: float = settings.drain_timeout_s  # type: ignore[attr-defined]  # both services have it
-    scaling = values.autoscaling
-    pods = values.worker.replicas
+    fewest, most = pods(values)
     return RayService(
         metadata=Meta(name=name, labels=labels(name, "service")),
         spec=RayServiceSpec(
@@ -124,7 +123,7 @@ def ray_service(service: Service, name: str, values: KuberayValues, settings: Se
             ray_cluster_config=ClusterConfig(
                 ray_version=values.ray_version,
                 auth_options=AuthOptions(mode="token"),
-                enable_in_tree_autoscaling=scaling.enabled,
+                enable_in_tree_autoscaling=values.autoscaling.enabled,
                 head_group_spec=HeadGroup(
                     ray_start_params={"dashboard-host": "0.0.0.0", "num-cpus": "0"},
                     template=head(service, name, values, drain),
@@ -132,9 +131,9 @@ def ray_service(service: Service, name: str, values: KuberayValues, settings: Se
                 worker_group_specs=[
                     WorkerGroup(
                         group_name="gpu",
-                        replicas=pods,
-                        min_replicas=min(scaling.min_replicas, pods) if scaling.enabled else pods,
-                        max_replicas=max(scaling.max_replicas, pods) if scaling.enabled else pods,
+                        replicas=values.worker.replicas,
+                        min_replicas=fewest,
+                        max_replicas=most,
                         ray_start_params={},
                         template=worker(service, name, values, drain),
                     )

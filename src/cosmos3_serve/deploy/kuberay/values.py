@@ -122,7 +122,7 @@ class Autoscaling(Values):
         "Let Ray's autoscaler add and remove worker pods; network.private_cidrs must then hold the API server, and "
         "network.egress_ports its port.",
     )
-    min_replicas: int = value(0, "Fewest worker pods.", ge=0)
+    min_replicas: int = value(1, "Fewest worker pods; the reasoner's replicas are a range then, one on each GPU.", ge=0)
     max_replicas: int = value(1, "Most worker pods.", ge=1)
 
 

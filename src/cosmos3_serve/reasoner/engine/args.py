@@ -131,7 +131,7 @@ def engine_plan(
     check_extra(settings.vllm_args)
     precision = choose_precision(settings.precision, hardware)
     on_cpu = hardware.kind == "cpu"
-    sharing = _sharing(settings.workers, hardware)
+    sharing = _sharing(settings.workers.most, hardware)
     max_num_seqs = settings.max_num_seqs or (8 if on_cpu else 64)
     max_model_len = min(settings.max_model_len or (16_384 if on_cpu else 32_768), shape.max_positions)
     cache_gib = _processor_cache_gib(shape, hardware, sharing)

@@ -17,6 +17,7 @@ import structlog
 from ray import serve
 
 from cosmos3_serve.errors import Cosmos3Error, EngineFailed, InputError, Refusal
+from cosmos3_serve.reasoner.autoscaling import replica_scaling
 from cosmos3_serve.reasoner.engine.args import engine_plan
 from cosmos3_serve.reasoner.engine.hardware import detect
 from cosmos3_serve.reasoner.engine.interpreter import find_interpreter
@@ -169,7 +170,7 @@ def replica_deployment(setup: ReasonerSetup, surge_percent: int = 0) -> Any:
         serve.deployment(ReasonerReplica)
         .options(
             name=NAME,
-            num_replicas=settings.workers,
+            **replica_scaling(setup),
             max_surge_percent=surge_percent,
             max_ongoing_requests=16,
             # The engine's threads are not Ray's to count: on a small machine replicas share what there is.

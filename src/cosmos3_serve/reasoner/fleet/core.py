@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cosmos3_serve.reasoner.fleet.member import FleetView, GatewayStatus, Load, Member, Seen, Service
+from cosmos3_serve.reasoner.fleet.member import Demand, FleetView, GatewayStatus, Load, Member, Seen, Service
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 from cosmos3_serve.reasoner.fleet.roster import Roster
 from cosmos3_serve.reasoner.sessions.messages import (
@@ -30,6 +30,8 @@ from cosmos3_serve.reasoner.sessions.messages import (
 from cosmos3_serve.reasoner.sessions.policy import AffinityRules
 from cosmos3_serve.reasoner.sessions.table import SessionTable
 
+TOGETHER_S = 1.0  # replicas that go together ask within this time of one another
+TOGETHER_STEP_S = 0.05
 RECOVER_S = 5.0  # replicas and gateways report again within two of their seconds
 MAX_WATCH_S = 30.0
 
@@ -47,6 +49,7 @@ class Overview:
     gateways: tuple[GatewayStatus, ...]
     failures: Mapping[str, Mapping[str, str]]
     sessions: TableStats
+    wanted: int
 
 
 class FleetCalls(Protocol):
@@ -58,7 +61,7 @@ class FleetCalls(Protocol):
 class FleetCore:
     """
     Args:
-        workers: replicas that are wanted.
+        wanted: replicas, until `demand` says otherwise.
         recovering: this core replaces one that was lost.
         clock: seconds, monotonic; `wall`: seconds since the epoch.
     """
@@ -66,7 +69,7 @@ class FleetCore:
     def __init__(
         self,
         rules: AffinityRules,
-        workers: int,
+        wanted: int,
         *,
         recovering: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -75,7 +78,7 @@ class FleetCore:
         self._clock, self._wall = clock, wall
         generation = uuid.uuid4().hex
         until = clock() + RECOVER_S if recovering else 0.0
-        self._roster = Roster(generation, workers, recover_until=until)
+        self._roster = Roster(generation, wanted, recover_until=until)
         self._table = SessionTable(rules, generation, recover_until=until)
         self._woken: set[asyncio.Future[None]] = set()
 
@@ -94,8 +97,22 @@ class FleetCore:
         return known
 
     async def drain(self, ref: ReplicaRef) -> None:
+        """The replica takes nothing new. Where the fleet shrinks by several, all of them are known before the sessions
+        of the first move, so that none moves to one that goes next."""
+        self._roster.mark(ref)
+        self._wake()
+        until = self._clock() + TOGETHER_S
+        while not self._roster.all_asked() and self._clock() < until:  # noqa: ASYNC110
+            await asyncio.sleep(TOGETHER_STEP_S)
         self._roster.drain(ref)
         self._wake()
+
+    async def demand(self, wanted: int | None = None) -> Demand:
+        """The load that the fleet's size follows. `wanted`: the size that it is to have, where it scales."""
+        if wanted is not None:
+            self._roster.want(wanted)
+        self._sweep()
+        return self._roster.demand(self._clock())
 
     async def leave(self, ref: ReplicaRef) -> None:
         """The replica ends. One that was not draining tells us that its engine died under it."""
@@ -147,7 +164,8 @@ class FleetCore:
         self._sweep()
         view = self._view()
         gateways = tuple(self._roster.gateways(self._clock()))
-        return Overview(view.members, view.loads, gateways, dict(self._roster.failures), self._table.stats())
+        failures, stats = dict(self._roster.failures), self._table.stats()
+        return Overview(view.members, view.loads, gateways, failures, stats, self._roster.wanted)
 
     # ---- the session table ------------------------------------------------------------------------------------------
 

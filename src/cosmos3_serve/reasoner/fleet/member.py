@@ -87,9 +87,30 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """What the fleet is sized by.
+
+    Args:
+        answers: that gateways wait for, or that questions in their lines will ask for; one with `n=4` counts as four.
+        asked: a question came a moment ago: short answers are over when gateways report, and where no replica serves
+            there are none.
+        seqs: answers that one replica works on at once; 0 while no replica has said so.
+        wanted: replicas that are wanted now.
+        settled: False while a restarted registry has not heard from everybody yet.
+    """
+
+    answers: int
+    asked: bool
+    seqs: int
+    wanted: int
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FleetView:
     """
     Args:
+        failing: replicas could not start, and none has since.
         settled: False while a restarted registry waits for replicas to report again: a member that is missing then may
             live all the same.
         draining: the whole service ends.
@@ -100,6 +121,7 @@ class FleetView:
     loads: Mapping[ReplicaRef, Load]
     settled: bool
     draining: bool
+    failing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +131,9 @@ class GatewayStatus:
     Args:
         gateway: unlike that of any other gateway process, earlier ones included.
         waiting: names of the readiness checks that fail.
+        in_flight: questions that it answers or that wait.
+        answers: that it waits for, or that questions in its line will ask for.
+        asked_s: seconds since a question wanted a replica, whether or not it got one.
         failure: code, detail and remedy if this gateway can never become ready.
         report: the body of /ready.
     """
@@ -120,5 +145,7 @@ class GatewayStatus:
     ready: bool = False
     waiting: tuple[str, ...] = ()
     in_flight: int = 0
+    answers: int = 0
+    asked_s: float = float("inf")
     failure: Mapping[str, str] | None = None
     report: Mapping[str, Any] = field(default_factory=dict)

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cosmos3_serve.reasoner.fleet.member import FleetView, GatewayStatus, Load, Member, Seen, Service
+from cosmos3_serve.reasoner.fleet.member import Demand, FleetView, GatewayStatus, Load, Member, Seen, Service
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 
 SLOT = "replica-"
 GATEWAY_SILENT_S = 15.0
 MAX_GATEWAYS = 256
 MAX_NEWCOMERS = 256
+ASKED_S = 10.0  # a question counts for so long, answered or not
 
 
 @dataclass(slots=True)
@@ -39,14 +40,14 @@ class Roster:
     """
     Args:
         generation: unlike that of any earlier roster of this service.
-        workers: replicas that are wanted: as many slots stay although they are vacant.
+        wanted: replicas, until `want` says otherwise: as many slots stay although they are vacant.
         recover_until: see the module; 0 for a fleet that starts.
     """
 
     def __init__(
         self,
         generation: str,
-        workers: int,
+        wanted: int,
         *,
         recover_until: float = 0.0,
         lost_after_s: float = 8.0,
@@ -55,7 +56,7 @@ class Roster:
         self.generation = generation
         self.version = 1
         self.draining = False
-        self._workers = workers
+        self.wanted = wanted
         self._recover_until = recover_until
         self._lost_after_s, self._forget_after_s = lost_after_s, forget_after_s
         self._slots: dict[str, _Slot] = {}
@@ -81,7 +82,7 @@ class Roster:
         if now < self._recover_until and not self._full():
             return None
         name = next((s for s in self._names() if s in self._slots and self._slots[s].vacant), None)
-        if name is None and len(self._slots) < self._workers:
+        if name is None and len(self._slots) < self.wanted:
             name = self._new_name()
         if name is None:
             if not self._all_heard_since(self._first_asked(service.url, now)):
@@ -122,6 +123,7 @@ class Roster:
         """A replica could not start."""
         self.failures.pop(replica, None)
         self.failures[replica] = failure
+        self._changed()
         while len(self.failures) > MAX_GATEWAYS:
             del self.failures[next(iter(self.failures))]
 
@@ -140,6 +142,36 @@ class Roster:
         """Those heard a moment ago."""
         self._gateways = {n: (s, at) for n, (s, at) in self._gateways.items() if now - at < GATEWAY_SILENT_S}
         return [status for status, _ in self._gateways.values()]
+
+    def want(self, wanted: int) -> None:
+        """The fleet grows or shrinks to so many replicas."""
+        if wanted != self.wanted:
+            self.wanted = wanted
+            self._changed()
+
+    def demand(self, now: float) -> Demand:
+        """What the size of the fleet is to follow."""
+        heard = [(status, now - at) for status, at in self._gateways.values() if now - at < GATEWAY_SILENT_S]
+        seqs = [slot.member.max_num_seqs for slot in self._slots.values()]
+        return Demand(
+            answers=sum(status.answers for status, _ in heard),
+            asked=any(status.asked_s + age < ASKED_S for status, age in heard),
+            seqs=min(seqs, default=0),
+            wanted=self.wanted,
+            settled=now >= self._recover_until,
+        )
+
+    def all_asked(self) -> bool:
+        """Whether no more replicas are to ask for their end before the fleet has its wanted size."""
+        serving = (s.member for s in self._slots.values() if s.member.phase is ReplicaState.READY)
+        return sum(not member.leaving for member in serving) <= self.wanted
+
+    def mark(self, ref: ReplicaRef) -> None:
+        """The replica is about to go: it keeps its sessions, and no other settles there."""
+        slot = self._of(ref)
+        if slot is not None and not slot.member.leaving:
+            slot.member = replace(slot.member, leaving=True)
+            self._changed()
 
     def end(self) -> None:
         """The whole service takes nothing new."""
@@ -168,7 +200,7 @@ class Roster:
             silent = now - slot.heard_at
             if not slot.vacant and silent >= self._lost_after_s:
                 self._vacate(slot, now)
-            elif slot.vacant and len(self._slots) > self._workers and (silent >= self._forget_after_s or self._full()):
+            elif slot.vacant and len(self._slots) > self.wanted and (silent >= self._forget_after_s or self._full()):
                 del self._slots[name]
                 self._changed()
 
@@ -179,6 +211,7 @@ class Roster:
             loads={slot.member.ref: slot.load for slot in self._slots.values() if not slot.vacant},
             settled=now >= self._recover_until or self._full(),
             draining=self.draining,
+            failing=bool(self.failures),
         )
 
     # ---- inside -----------------------------------------------------------------------------------------------------
@@ -215,11 +248,11 @@ class Roster:
         return all(slot.heard_at > then for slot in self._slots.values())
 
     def _full(self) -> bool:
-        return sum(not slot.vacant for slot in self._slots.values()) >= self._workers
+        return sum(not slot.vacant for slot in self._slots.values()) >= self.wanted
 
     def _names(self) -> list[str]:
         """Wanted slots first, then whatever else there is: ids of a grown fleet are taken over as well."""
-        wanted = [f"{SLOT}{number}" for number in range(self._workers)]
+        wanted = [f"{SLOT}{number}" for number in range(self.wanted)]
         return wanted + sorted(name for name in self._slots if name not in wanted)
 
     def _new_name(self) -> str:

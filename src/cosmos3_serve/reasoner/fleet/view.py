@@ -99,7 +99,9 @@ class FleetPort:
         self._callbacks: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
         self.draining = False
+        self.failing = False
         self.away = True  # until the first view
+        self._viewed = asyncio.Event()
 
     @classmethod
     def connect(cls, setup: ReasonerSetup, status: Callable[[], GatewayStatus] | None = None) -> FleetPort:
@@ -120,6 +122,10 @@ class FleetPort:
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._follow())
+
+    async def first_view(self) -> None:
+        """Wait until the fleet was seen once."""
+        await self._viewed.wait()
 
     async def stop(self) -> None:
         """Watch no more, and say goodbye: a renewal waits until the old gateways have gone."""
@@ -150,9 +156,10 @@ class FleetPort:
             told = {**self._members, **told}
         self._members = told
         self._loads = dict(view.loads)
-        self._seen, self.draining = view.seen, view.draining
+        self._seen, self.draining, self.failing = view.seen, view.draining, view.failing
         for callback in self._callbacks:
             try:
                 callback()
             except Exception as error:
                 log.error("fleet_callback_failed", exception=type(error).__name__)
+        self._viewed.set()

@@ -155,6 +155,9 @@ def add_checks(front: Front, canary: Canary) -> None:
     def replicas() -> tuple[bool, str]:
         fleet = front.router.health.fleet(front.clock())
         serving = sum(view.state in ("ready", "saturated") for view in fleet.replicas.values())
+        if not serving and not front.settings.workers.least:  # asleep; the port must stay open for who wakes it
+            failing = front.fleet.failing
+            return not failing, "replicas cannot start" if failing else "no replica serves: a question starts one"
         return serving > 0, f"{serving} of {front.settings.workers} replicas serve"
 
     def tokens() -> tuple[bool, str]:

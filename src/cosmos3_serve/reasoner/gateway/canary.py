@@ -76,7 +76,8 @@ class Canary:
             ref, why = next(iter(self._failures.items()))
             return bool(self._passed), f"{ref.id}: {why}"
         if not self._passed:
-            return False, "no replica has answered the canary's text and video yet"
+            sleeps = not self._front.settings.workers.least
+            return sleeps, "no replica has answered the canary's text and video yet"
         return True, f"{len(self._passed)} replica(s) answered a text and a video"
 
     async def _until_passed(self, member: Member) -> None:

@@ -1,7 +1,7 @@
 """ReasonerGateway: the Serve deployment that answers the public port and routes questions to replicas.
 
-It serves HTTP itself, in its own event loop: Serve's proxies are off. The HTTP server is up before anything else, so
-that /health and /ready answer while replicas load. Several gateways of one machine share the port.
+It serves HTTP itself, in its own event loop: Serve's proxies are off. /health and /ready answer while replicas load.
+Several gateways of one machine share the port.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ REPORT_S = 0.5
 SERVE_STATUS_S = 5.0
 SERVE_STARTS_S = 1.0  # while it says no, somebody waits for the other answer
 LINGER_S = 6.0  # clients keep an idle connection for five seconds or so; a question on it is answered meanwhile
+OPEN_WITHIN_S = 5.0  # the port opens, so that /health and /ready say what is missing
 QUIET_S = 2.0  # a drained gateway answers 503 for so long before its port closes
 
 
@@ -63,8 +64,11 @@ class ReasonerGateway:
         front.readiness.add("serve", self._serve_status)
         await front.upstream.start()
         self._server = HttpServer(build_app(front), setup.settings.host, setup.port)
+        begin = asyncio.create_task(self._begin())
+        # Beside others on this port it would refuse, as long as it knows no replica, what they answer.
+        await asyncio.wait([begin], timeout=OPEN_WITHIN_S)
         await self._server.start()
-        self._tasks = [asyncio.create_task(self._begin()), asyncio.create_task(self._look())]
+        self._tasks = [begin, asyncio.create_task(self._look())]
 
     async def _begin(self) -> None:
         try:
@@ -74,6 +78,7 @@ class ReasonerGateway:
             log.error("gateway_cannot_start", code=error.stable_code, reason=error.detail)
         self._upkeep.start()
         await self._fleet.start()
+        await self._fleet.first_view()
         memory.freeze_started()
         log.info("gateway_started", port=self._server.port)
 
@@ -103,6 +108,8 @@ class ReasonerGateway:
             ready=self._report.get("status") == "ready",
             waiting=tuple(check["name"] for check in checks if not check["ok"]),
             in_flight=self._front.in_flight,
+            answers=self._front.answers,
+            asked_s=self._front.asked_s,
             failure=failure and {"code": failure.stable_code, "detail": failure.detail, "remedy": failure.remedy},  # type: ignore[arg-type]
             report=self._report,
         )

@@ -84,6 +84,16 @@ class Front:
             self.idle.set()
 
     @property
+    def answers(self) -> int:
+        """That are waited for here, or that the questions in line will ask for."""
+        return sum(self.router.health.in_flight().values()) + self.line.answers
+
+    @property
+    def asked_s(self) -> float:
+        """Seconds since a question wanted a replica; infinite if none ever did."""
+        return self.clock() - self.router.asked_at
+
+    @property
     def settings(self) -> ReasonerSettings:
         return self.setup.settings
 

@@ -71,7 +71,7 @@ async def ready_report(front: Front) -> dict[str, Any]:
         "routing": settings.routing,
         "session_mode": settings.session_mode,
         "session_ttl_s": settings.session_ttl_s,
-        "workers": settings.workers,
+        "workers": settings.workers.plain(),
         "guardrails": "none: guardrails belong to the generator",
         "replicas": {name: view.state.value for name, view in sorted(states.items())},
         "checks": checks,

@@ -32,6 +32,7 @@ class _Waiter:
     number: int
     room: Callable[[], bool]
     shape: Hashable
+    n: int
     event: asyncio.Event = field(default_factory=asyncio.Event)
     tried: int = -1
 
@@ -59,6 +60,11 @@ class WaitingLine:
 
     def __len__(self) -> int:
         return len(self._line)
+
+    @property
+    def answers(self) -> int:
+        """That those who wait will ask for."""
+        return sum(waiter.n for waiter in self._line)
 
     def wake(self) -> None:
         """A place may be free."""
@@ -118,7 +124,7 @@ class WaitingLine:
             self._ends = {name: end for name, end in self._ends.items() if end > self._served}
         self._ends[owner] = tag + n
         self._number += 1
-        waiter = _Waiter(tag, self._number, room, shape)
+        waiter = _Waiter(tag, self._number, room, shape, n)
         insort(self._line, waiter, key=_place)
         return waiter
 

@@ -9,6 +9,7 @@ from cosmos3_serve.reasoner.sessions.messages import Grant
 from cosmos3_serve.reasoner.sessions.suspects import HOLD_S, Aboard, SuspectTracker
 
 RETRY_AFTER_S = 1.0
+LOADING_RETRY_S = 5.0  # there is no replica at all: the first one loads, which takes longer than a second
 
 
 def granted(grant: Grant, fleet: Fleet) -> ReplicaRef:
@@ -25,7 +26,8 @@ def granted(grant: Grant, fleet: Fleet) -> ReplicaRef:
     if fleet.busy():
         raise saturated(None)
     remedy = "replicas load or are being replaced: GET /ready says what they wait for"
-    raise NotReady("no replica is ready", code="no_replica", remedy=remedy, retry_after_s=RETRY_AFTER_S)
+    wait_s = RETRY_AFTER_S if fleet.replicas else LOADING_RETRY_S
+    raise NotReady("no replica is ready", code="no_replica", remedy=remedy, retry_after_s=wait_s)
 
 
 def check_suspects(suspects: SuspectTracker, request: Aboard, now: float, *, first: bool) -> None:

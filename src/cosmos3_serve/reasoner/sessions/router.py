@@ -108,6 +108,7 @@ class Router:
         self.profile, self.health, self.leases, self.suspects = profile, health, leases, suspects
         self.counters = RouteCounters()
         self.turn, self.spill_turn = RoundRobin(), RoundRobin()
+        self.asked_at = float("-inf")  # when a request last wanted a replica
 
     async def choose(
         self,
@@ -136,6 +137,7 @@ class Router:
         if after is not None and not after.again:
             raise ValueError("this attempt was not offered a second one")
         refused = NO_REFUSALS if after is None else refusals(after)
+        self.asked_at = now
         try:
             check_suspects(self.suspects, request, now, first=after is None)
             if self.profile is Profile.ROUND_ROBIN or key is None:
