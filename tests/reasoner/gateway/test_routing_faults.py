@@ -5,13 +5,25 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
 from support.gateway import CHAT, OTHER_TOKEN, soon, text, world
-from support.stub_replica import StubReplica, dies, says
+from support.stub_replica import StubReplica, dies, hangs, says
 
 from cosmos3_serve.reasoner.fleet.core import FleetAway
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
 
 QUEUE_FULL = says(503, "The request queue is full", "ServiceUnavailableError")
+
+
+async def falls_silent(stub: StubReplica, request: web.Request, body: dict[str, Any]) -> None:
+    """Say nothing, of a stream nothing more."""
+    if body.get("stream"):
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        await answer.prepare(request)
+        await stub.event(answer, {"content": "half "})
+    await hangs(stub, request, body)
+
+
 BROKEN = says(500, "CUDA error: an illegal memory access", "InternalServerError")
 
 
@@ -140,3 +152,26 @@ async def test_gateways_count_what_the_others_wait_for(tmp_path: Path) -> None:
         here.replicas[0].gate.set()
         await asyncio.gather(*asked)
         await soon(lambda: other.router.health.state(place, other.clock()) is ReplicaState.READY)
+
+
+async def test_questions_on_a_machine_that_is_gone_end_as_those_of_a_dead_replica(tmp_path: Path) -> None:
+    """It closes no connection: the registry's word does."""
+    async with world(tmp_path, replicas=2, slots=4, answer_timeout_s=300) as here, here.client() as http:
+        here.core._roster._lost_after_s = 2.0
+        session = {"X-Session-ID": "one"}
+        assert (await http.post(CHAT, json=text("known"), headers=session)).status_code == 200
+        (lost,) = [stub for stub in here.replicas if stub.asked]
+        lost.turns += [falls_silent] * 3
+        bodies = text("known"), text("unknown"), text("another", stream=True)
+        asked = [asyncio.create_task(http.post(CHAT, json=body, headers=session)) for body in bodies]
+        await soon(lambda: lost.running == 3)
+        del here.places[lost.name]
+        async with asyncio.timeout(20):
+            known, unknown, begun = await asyncio.gather(*asked)
+        assert known.status_code == 200, "it had been answered before: another replica answers it"
+        assert here.front.router.counters.retries == 1
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (503, "replica_lost_on_request")
+        assert begun.status_code == 200
+        assert "half" in begun.text and '"replica_lost"' in begun.text
+        await soon(lambda: lost.running == 0)
+        assert here.front.answers == 0

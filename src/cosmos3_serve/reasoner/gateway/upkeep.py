@@ -52,6 +52,7 @@ class Upkeep:
         for member in members:
             front.held.on_incarnation(member.ref)
         front.held.keep_only([member.replica_id for member in members])
+        front.upstream.keep_only({member.url for member in members if member.url})
         self.canary.look()
         front.line.wake()
 

@@ -7,7 +7,7 @@ Four things can happen to a request before an answer, and the router must know w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -100,6 +100,12 @@ class Upstream:
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in list(self._open):
+            connection.abandon()
+
+    def keep_only(self, urls: Collection[str]) -> None:
+        """Cut every connection to another address: whoever waits there learns that it is `Lost`. A machine that is gone
+        closes nothing."""
+        for connection in [c for c, url in self._open.items() if url not in urls]:
             connection.abandon()
 
     async def ask(self, url: str, payload: Payload) -> Reply:
