@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cosmos3_serve.client import journal as module
-from cosmos3_serve.client.journal import Journals, Run, default_root, key_of
+from cosmos3_serve.client.journal import Journal, Journals, Run, default_root, key_of
 from cosmos3_serve.errors import Conflict, NotFound, ServiceFailure, StorageFailure, UsageError
 
 
@@ -160,15 +160,30 @@ def test_only_one_client_at_a_time_even_across_processes(journals: Journals) -> 
     assert list((journals.root / "locks").iterdir()) == []
 
 
-def test_old_runs_are_pruned_and_named(journals: Journals) -> None:
-    old, fresh = journals.create(run("s3://bucket/old"), b"1"), journals.create(run("s3://bucket/new"), b"2")
+def long_ago(journal: Journal) -> None:
     then = time.time() - 40 * 86400
-    os.utime(old.directory / "run.json", (then, then))
+    os.utime(journal.directory / "run.json", (then, then))
+
+
+def test_old_records_of_failed_runs_are_pruned_and_named(journals: Journals) -> None:
+    old, fresh = journals.create(run("s3://bucket/old"), b"1"), journals.create(run("s3://bucket/new"), b"2")
+    old.save(state="failed")
+    long_ago(old)
     with journals.lock(old.directory.name):
         assert journals.prune() == []  # somebody works on it
     (line,) = journals.prune()
-    assert "request req-1 (prepared)" in line
+    assert line.startswith("removed") and "request req-1 (failed)" in line
     assert [j.directory for j in journals.all()] == [fresh.directory]
+
+
+@pytest.mark.parametrize("state", ["prepared", "submitted", "ended"])
+def test_an_unfinished_run_outlives_every_jump_of_the_clock(journals: Journals, state: str) -> None:
+    kept = journals.create(run("s3://bucket/old"), b"1")
+    kept.save(state=state)
+    long_ago(kept)
+    (line,) = journals.prune()
+    assert line.startswith("kept the unfinished run") and "--resume" in line
+    assert [j.directory for j in journals.all()] == [kept.directory]
 
 
 def test_an_unusable_folder_names_the_flag(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from cosmos3_serve.generator.outcomes import public_outputs, shown
         ("plain words", "plain words"),
         ("cannot open /outputs/r1/a/x.jpg: no such file", "cannot open <path>: no such file"),
         ("'/srv/.cache/huggingface/hub'", "'<path>'"),
+        ("[Errno 28] No space: '/srv/my data/x y.mp4' (full)", "[Errno 28] No space: '<path>' (full)"),
+        ("cannot write /srv/my data/of me/x.mp4: full", "cannot write <path>: full"),
         ("see https://huggingface.co/nvidia/x", "see https://huggingface.co/nvidia/x"),
         ("a ratio of 16/9 or and/or", "a ratio of 16/9 or and/or"),
         ("\n\n first line \n Traceback (most recent call last)", "first line"),

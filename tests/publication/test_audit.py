@@ -273,3 +273,44 @@ def test_in_a_bucket_and_what_cannot_be_read_is_not_called_intact(
         assert cosmos3(["batch", "audit", "--all", "s3://audit/x/", "--json"]) == ExitCode.SERVICE
     result = json.loads(capsys.readouterr().out)
     assert (result["intact"], list(result["unread"])) == (1, ["s3://audit/x/two/"])
+
+
+def test_a_place_whose_listing_hides_objects_is_unread(
+    s3_server: LocalS3, made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every listing of one place is an error document with status 200, which reads as an empty one."""
+    for name, value in s3_server.environ.items():
+        monkeypatch.setenv(name, value)
+    s3_server.create_bucket("hidden")
+    for path in sorted((made / "whole").rglob("*")):
+        if path.is_file():
+            key = f"x/two/{path.relative_to(made / 'whole').as_posix()}"
+            boto(s3_server.environ).put_object(Bucket="hidden", Key=key, Body=path.read_bytes())
+
+    def no_listing(method: str, target: str, nth: int) -> Fault | None:
+        return Fault.ERROR_200 if "list-type" in target and "two" in target else None
+
+    with FlakyProxy(s3_server.endpoint, no_listing) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        assert cosmos3(["batch", "audit", "--all", "s3://hidden/x/", "--json"]) == ExitCode.SERVICE
+        assert "lacks provenance.json" in json.loads(capsys.readouterr().out)["unread"]["s3://hidden/x/two/"]
+        assert cosmos3(["batch", "audit", "s3://hidden/x/two/"]) == ExitCode.SERVICE
+        assert cosmos3(["batch", "audit", "--all", "s3://hidden/x/two/"]) == ExitCode.INPUT  # nothing is called intact
+
+
+@pytest.mark.parametrize("lost", ["removed", "replaced", ""])
+async def test_parts_are_compared_with_the_index_of_their_queue(made: Path, tmp_path: Path, lost: str) -> None:
+    root = tmp_path / "queue"
+    for name in ("00001", "00002"):
+        shutil.copytree(made / "whole", root / "parts" / name)
+    digest = hashlib.sha256((root / "parts/00001/provenance.json").read_bytes()).hexdigest()
+    parts = [{"name": name, "manifest_sha256": digest} for name in ("00001", "00002")]
+    parts.append({"name": "00003", "manifest_sha256": None})  # nothing of it was published
+    (root / "index.json").write_text(json.dumps({"schema_version": "cosmos3.queue.index.v1", "parts": parts}))
+    if lost:
+        shutil.rmtree(root / "parts/00002")
+    if lost == "replaced":
+        shutil.copytree(made / "partial", root / "parts/00002")
+    found = await audit_all(open_store(str(root)))
+    faults = [(result.place.rstrip("/")[-5:], fault.code) for result in found.audits for fault in result.faults]
+    assert faults == {"removed": [("00002", "missing")], "replaced": [("00002", "index_differs")]}.get(lost, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from support.memory_store import Bucket, MemoryStore
 
 from cosmos3_serve.errors import StorageFailure
-from cosmos3_serve.queue.leases import SAFE, Held, Leases, LocalWorkers
+from cosmos3_serve.queue.leases import RENEWALS, SAFE, Held, Leases, LocalWorkers
 from cosmos3_serve.queue.place import QueuePlace
 from cosmos3_serve.storage.location import Location
 
@@ -144,3 +145,24 @@ async def test_a_killed_worker_of_this_machine_is_known_at_once(tmp_path: Path) 
     assert await take(worker(bucket, "next", Clock(), dead=local.dead)) is not None
     assert not local.dead("of-another-machine")
     assert not local.dead("../workers/lives")
+
+
+async def test_a_holder_that_was_suspended_stops_when_it_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop's timers stand still while the machine is suspended; the lease's clock does not."""
+    slept = 0.0
+
+    def gettime(clock: int) -> float:
+        assert clock == time.CLOCK_BOOTTIME
+        return boot() + slept
+
+    boot = lambda get=time.clock_gettime: get(time.CLOCK_BOOTTIME)  # noqa: E731
+    monkeypatch.setattr(time, "clock_gettime", gettime)
+    place = QueuePlace(Location(MemoryStore(Bucket(), seed=1), "out", "s3://b/out/"))
+    held = await take(Leases(place, "w", LEASE_S))
+    assert held is not None
+    keeping = asyncio.create_task(held.keep())
+    await asyncio.sleep(0)
+    slept = 2 * LEASE_S
+    async with asyncio.timeout(LEASE_S / RENEWALS):
+        await keeping
+    assert held.left() < 0

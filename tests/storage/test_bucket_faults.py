@@ -230,3 +230,21 @@ async def test_a_listing_goes_past_one_page_and_resumes_at_the_last_key(bucket: 
     with FlakyProxy(bucket.s3.endpoint, plan) as proxy:
         assert [i.key async for i in bucket.store(endpoint=proxy.url).list("out")] == names
         assert proxy.faults == 1
+
+
+@pytest.mark.parametrize("hurt", [{0}, {1}, {0, 2}, {1, 3}])
+async def test_an_error_document_with_status_200_ends_no_listing(bucket: Bucket, hurt: set[int]) -> None:
+    """Pages are requests 0 and 1; what follows the last key is asked for once more."""
+    names, client = [f"out/{n:04d}" for n in range(1105)], boto(bucket.environ)
+    for name in names:
+        client.put_object(Bucket=bucket.name, Key=name, Body=b"")
+    plan = lambda method, target, nth: Fault.ERROR_200 if nth in hurt else None  # noqa: E731
+    with FlakyProxy(bucket.s3.endpoint, plan) as proxy:
+        assert [i.key async for i in bucket.store(endpoint=proxy.url).list("out")] == names
+        assert proxy.faults == len(hurt)
+
+
+async def test_an_empty_prefix_is_said_to_be_empty_twice(bucket: Bucket) -> None:
+    with FlakyProxy(bucket.s3.endpoint, lambda method, target, nth: None) as proxy:
+        assert [i async for i in bucket.store(endpoint=proxy.url).list("none")] == []
+        assert len(proxy.seen) == 2

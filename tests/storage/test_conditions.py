@@ -7,7 +7,8 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from support.s3 import keys_of
 from cosmos3_serve.errors import Conflict, ExitCode, LimitExceeded, StorageFailure, UsageError
 from cosmos3_serve.storage import files
 from cosmos3_serve.storage.directory import DirectoryStore
-from cosmos3_serve.storage.store import PROBE_KEPT_S, PROBES, ObjectStore
+from cosmos3_serve.storage.store import PROBE_KEPT_S, PROBES, ObjectInfo, ObjectStore
 
 if TYPE_CHECKING:
     from conftest import Bucket  # type: ignore[import-not-found]
@@ -176,17 +177,31 @@ async def test_proofs_of_one_place_do_not_disturb_each_other(store: ObjectStore)
     assert [info async for info in store.list()] == []
 
 
-async def test_a_proof_removes_what_a_killed_one_left_and_no_running_one(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("skew_s", [-PROBE_KEPT_S - 10, PROBE_KEPT_S + 10])
+async def test_a_proof_leaves_a_running_one_whatever_this_clock_says(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, skew_s: float
 ) -> None:
-    await store.put_bytes(f"out/{PROBES}/probe-1", b"left")
+    await store.put_bytes(f"out/{PROBES}/probe-1", b"running")
+    now = time.time
+    if isinstance(store, DirectoryStore):  # on S3 a jump of the clock would make the signature invalid
+        monkeypatch.setattr(time, "time", lambda: now() + skew_s)
     await store.prove("out")
     assert await store.head(f"out/{PROBES}/probe-1")
-    now = time.time
-    monkeypatch.setattr(time, "time", lambda: now() + PROBE_KEPT_S + 10)
-    if isinstance(store, DirectoryStore):  # on S3 a jump of the clock would make the signature invalid
-        await store.prove("out")
-        assert [info async for info in store.list()] == []
+
+
+async def test_a_proof_removes_what_a_killed_one_left(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store.put_bytes(f"out/{PROBES}/probe-1", b"left")
+    list_all = store.list
+
+    async def later(prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        """As the store would list it after its own clock went on."""
+        async for info in list_all(prefix):
+            old = info.key.endswith("probe-1")
+            yield replace(info, modified=(info.modified or 0) - (PROBE_KEPT_S + 10 if old else 0))
+
+    monkeypatch.setattr(store, "list", later)
+    await store.prove("out")
+    assert [info async for info in list_all()] == []
 
 
 async def test_a_proof_survives_passing_faults(bucket: Bucket) -> None:

@@ -139,11 +139,14 @@ class Claims:
                 return True
 
     async def forget(self) -> None:
-        """Remove the log of a place whose provenance.json is there. It stays where deleting is not allowed."""
+        """Remove the log of a place whose provenance.json is there. It stays where deleting is not allowed.
+
+        The last entry goes first, so that what a kill leaves is still a log.
+        """
         with suppress(StorageFailure, StorageAuthorizationError):
-            keys = [info.key async for info in self._place.store.list(self._place.key(CLAIMS))]
-            for key in reversed(keys):
-                await self._place.store.delete(key)
+            number, _ = await self._last()
+            for entry in range(number, 0, -1):
+                await self._place.store.delete(self._key(entry))
 
     async def sealed(self) -> bool:
         """Whether this batch is published here."""
@@ -187,6 +190,8 @@ class Claims:
                 await self._place.store.delete(self._key(number))
             raise
         if complete:
+            with suppress(StorageFailure):  # nobody reads an entry behind a log that was removed
+                await self._place.store.delete(self._key(number))
             raise Sealed
         return True
 

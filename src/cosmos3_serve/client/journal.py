@@ -294,20 +294,26 @@ class Journals:
         return sorted((j for j in found if j is not None), key=lambda j: j.run.created_at)
 
     def prune(self, *, older_than_s: float = PRUNE_AFTER_S) -> list[str]:
-        """Remove runs that nobody touched for so long; returns one line for each, to be shown."""
-        gone = []
+        """Remove records of failed and half-made runs that nobody touched for so long; one line for each, to be shown.
+
+        A run that can be continued stays, whatever the clock says: its journal may be all that leads to its results.
+        """
+        told = []
         limit = time.time() - older_than_s
         for folder in [*self._runs.glob("*"), *self._aside.glob("*")]:
             if _touched(folder) >= limit:
                 continue
             with suppress(Conflict), self.lock(folder.name):
-                journal = None
+                journal, since = None, f"untouched for {older_than_s / 86400:.0f} days"
                 with suppress(ServiceFailure):
                     journal = _load(folder)
                 what = f"request {journal.run.request_id} ({journal.run.state})" if journal else "incomplete record"
+                if journal is not None and folder.parent == self._runs and journal.run.state != "failed":
+                    told.append(f"kept the unfinished run {folder.name}: {what}, {since}; --resume continues it")
+                    continue
                 shutil.rmtree(folder, ignore_errors=True)
-                gone.append(f"removed the journal {folder.name}: {what}, untouched for {older_than_s / 86400:.0f} days")
-        return gone
+                told.append(f"removed the journal {folder.name}: {what}, {since}")
+        return told
 
 
 def _touched(folder: Path) -> float:

@@ -21,7 +21,10 @@ from cosmos3_serve.generator.batch import Batch, Sample, Summary
 from cosmos3_serve.generator.events import instant
 
 MAX_MESSAGE = 300
-_ABSOLUTE_PATH = re.compile(r"(?<![\w/:])(?:/[\w.@+-]+){2,}/?")
+# In quotes to their end; else to a blank, and on over blanks while a word holds a slash.
+_ABSOLUTE_PATH = re.compile(
+    r"""(?<=['"`])/[^'"`]*/[^'"`]*(?=['"`])|(?<![\w/:])(?:/[\w.@+~-]+){2,}/?(?: [\w.@+~-]+(?:/[\w.@+~-]+)+/?)*"""
+)
 FILE_KEYS = ("_path", "_file", "_dir", "_url")
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cosmos3_serve.contract.jsontext import decode_json
 from cosmos3_serve.contract.records import Artifact
-from cosmos3_serve.errors import InputError
+from cosmos3_serve.errors import InputError, StorageFailure
 from cosmos3_serve.publication.layout import ARTIFACTS, PROVENANCE, REQUEST
 from cosmos3_serve.publication.verify import read_bytes
 from cosmos3_serve.storage.files import in_thread
@@ -92,6 +92,8 @@ async def check_answers(place: Location, data: bytes, names: set[str], fault: Fa
         return None
     hashes = {REQUEST: record.request_sha256} | {f"{ARTIFACTS}/{a.path}": a.sha256 for a in record.artifacts}
     for name in sorted(hashes.keys() - names):
+        if await place.store.head(place.key(name)) is not None:
+            raise StorageFailure(f"the listing of {place} lacks {name}, which is there", code="storage_unavailable")
         fault(name, "missing", "is missing")
     for name in sorted(names - hashes.keys() - {PROVENANCE}):
         fault(name, "undeclared", "is not declared by provenance.json")

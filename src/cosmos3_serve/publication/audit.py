@@ -26,7 +26,7 @@ from cosmos3_serve.contract.binding import PartialBinding, bind_partial
 from cosmos3_serve.contract.jsontext import decode_json
 from cosmos3_serve.contract.provenance import MediaProof, Provenance
 from cosmos3_serve.contract.records import Artifact
-from cosmos3_serve.errors import ContractViolation, InputError, IntegrityError, NotFound
+from cosmos3_serve.errors import ContractViolation, InputError, IntegrityError, NotFound, StorageFailure
 from cosmos3_serve.publication import answers
 from cosmos3_serve.publication.decode import Decoder
 from cosmos3_serve.publication.expect import expectation
@@ -50,12 +50,14 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True)
 class Audit:
-    """What was found at one place. `bytes` were read; `status` and `request_id` are those of the record."""
+    """What was found at one place. `bytes` were read; `status` and `request_id` are those of the record,
+    `record_sha256` is of its bytes."""
 
     place: str
     outcome: Outcome = Outcome.INTACT
     status: str = ""
     request_id: str = ""
+    record_sha256: str = ""
     samples: int = 0
     artifacts: int = 0
     bytes: int = 0
@@ -81,12 +83,15 @@ async def audit(place: Location, decoder: Decoder, *, reads: int = READS) -> Aud
     start = len(place.key("")) if place.prefix else 0
     listed = {info.key[start:]: info.size async for info in place.store.list(place.prefix)}
     names = {name for name in listed if not is_bookkeeping(name)}
-    data = await read_bytes(place, PROVENANCE) if PROVENANCE in names else None
+    data = await read_bytes(place, PROVENANCE)
+    if data and PROVENANCE not in names:
+        raise _listing_lacks(place, PROVENANCE)
     if not data:
         begun = names & {REQUEST, RESPONSE, PROVENANCE} or len(names) < len(listed)
         found.outcome = Outcome.UNFINISHED if begun else Outcome.ABSENT
         return found
     found.bytes += len(data)
+    found.record_sha256 = (await in_thread(hashlib.sha256, data)).hexdigest()
     if await in_thread(_schema, data) == answers.SCHEMA:
         return await _audit_answers(place, found, data, names)
     try:
@@ -99,7 +104,7 @@ async def audit(place: Location, decoder: Decoder, *, reads: int = READS) -> Aud
         return found
     found.status, found.request_id = record.status, record.request_id
     found.samples, found.artifacts = len(record.sample_names), len(record.artifacts)
-    _check_listing(found, record, names)
+    await _check_listing(place, found, record, names)
     records = await _records(place, found, record, names)
     with tempfile.TemporaryDirectory(prefix="cosmos3-audit-") as folder:
         await _Artifacts(place, found, record, decoder, Path(folder)).check(names, reads)
@@ -128,16 +133,23 @@ async def _audit_answers(place: Location, found: Audit, data: bytes, names: set[
     return found
 
 
+def _listing_lacks(place: Location, name: str) -> StorageFailure:
+    """What is not listed cannot be audited, so nothing is said of the place."""
+    return StorageFailure(f"the listing of {place} lacks {name}, which is there", code="storage_unavailable")
+
+
 def _natives(record: Provenance) -> dict[str, tuple[int, str]]:
     natives = record.recovery.natives if record.recovery else []
     return {f"{NATIVE}/{item.path}": (item.bytes, item.sha256) for item in natives if item.role != "artifact"}
 
 
-def _check_listing(found: Audit, record: Provenance, names: set[str]) -> None:
+async def _check_listing(place: Location, found: Audit, record: Provenance, names: set[str]) -> None:
     wanted = {REQUEST, PROVENANCE, *_natives(record)} | {f"{ARTIFACTS}/{item.path}" for item in record.artifacts}
     if record.status != "recovered" or record.response_sha256:
         wanted.add(RESPONSE)
     for name in wanted - names:
+        if await place.store.head(place.key(name)) is not None:
+            raise _listing_lacks(place, name)
         found.fault(name, "missing", "is missing")
     for name in names - wanted:
         found.fault(name, "undeclared", "is not declared by provenance.json")

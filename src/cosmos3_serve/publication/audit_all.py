@@ -12,15 +12,24 @@ from typing import Any
 from cosmos3_serve.errors import InputError, ServiceFailure, StorageFailure, UsageError
 from cosmos3_serve.publication.audit import Audit, Outcome, audit
 from cosmos3_serve.publication.decode import Decoder
-from cosmos3_serve.publication.layout import ARTIFACTS, CLAIMS, NATIVE, PROVENANCE, REQUEST
+from cosmos3_serve.publication.layout import (
+    ARTIFACTS,
+    CLAIMS,
+    INDEX,
+    INDEX_SCHEMA,
+    NATIVE,
+    PARTS,
+    PROVENANCE,
+    REQUEST,
+)
 from cosmos3_serve.publication.pool import each
-from cosmos3_serve.publication.verify import Fault
+from cosmos3_serve.publication.verify import Fault, read_json
 from cosmos3_serve.storage.files import in_thread
 from cosmos3_serve.storage.location import Location
 
 JOBS = 8
 READS = 2
-HEADER = "cosmos3.audit.v1"
+HEADER = "cosmos3.audit.v2"
 
 Told = Callable[[str, int, int], None]
 
@@ -116,8 +125,33 @@ async def audit_all(
                 told(str(place), done, len(places))
 
         await each(places, max(1, min(jobs, len(places))), one)
+    found.audits += await _against_index(root, found)
     found.audits.sort(key=lambda result: result.place)
     return found
+
+
+async def _against_index(root: Location, found: Audits) -> list[Audit]:
+    """Compare with the index of a queue, if one lies at `root`; returns parts that it names and that are missing."""
+    index = await read_json(root, INDEX)
+    if index is None or index.get("schema_version") != INDEX_SCHEMA:
+        return []
+    here = {result.place: result for result in found.audits}
+    lost = []
+    parts = index.get("parts")
+    for part in parts if isinstance(parts, list) else ():
+        if not isinstance(part, dict) or not isinstance(digest := part.get("manifest_sha256"), str):
+            continue
+        place = f"{str(root).rstrip('/')}/{PARTS}/{part.get('name')}"
+        result = here.get(place) or here.get(f"{place}/")
+        if result is None:
+            if not {place, f"{place}/"} & found.unread.keys():
+                result = Audit(place, Outcome.FAULTY)
+                result.fault(PROVENANCE, "missing", f"is missing, and {INDEX} names it")
+                lost.append(result)
+        elif result.record_sha256 != digest:
+            result.fault(PROVENANCE, "index_differs", f"is not the one that {INDEX} names")
+            result.outcome = Outcome.FAULTY
+    return lost
 
 
 def read_report(path: Path, prefix: str) -> dict[str, Audit]:

@@ -21,6 +21,10 @@ RESPONSE: Final = "response.json"
 PROVENANCE: Final = "provenance.json"
 ARTIFACTS: Final = "artifacts"
 NATIVE: Final = "native"
+# A queue: a publication for each part, and an object that names them all.
+PARTS: Final = "parts"
+INDEX: Final = "index.json"
+INDEX_SCHEMA: Final = "cosmos3.queue.index.v1"
 CLAIMS: Final = f"{BOOKKEEPING}claims"
 MAX_RECORD_BYTES: Final = 512 * 1024 * 1024
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cosmos3_serve.errors import IntegrityError, StorageFailure
-from cosmos3_serve.publication.layout import MAX_RECORD_BYTES, PROVENANCE
+from cosmos3_serve.publication.layout import INDEX, MAX_RECORD_BYTES, PROVENANCE
 from cosmos3_serve.publication.pool import each
-from cosmos3_serve.queue.place import INDEX, QueuePlace
+from cosmos3_serve.queue.place import QueuePlace
 from cosmos3_serve.queue.records import Index, PartResult, PartStatus, Plan, sha256_of
 
 READS = 16

@@ -25,9 +25,15 @@ LEASE_S = 60.0
 SAFE = 0.75  # of a lease: the holder stops when it could not renew for so long
 RENEWALS = 5  # in one lease
 AGAIN_S = 1.0
+SLEEP_S = 1.0
 KEPT_S = 7 * 86400.0  # of a killed worker's file
 
 Clock = Callable[[], float]
+
+
+def elapsed() -> float:
+    """Seconds, those of a suspended machine included: another worker may have taken the part in them."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass
@@ -49,10 +55,14 @@ class Held:
     async def keep(self) -> None:
         """Renew until the lease is lost, or can no longer be known to be ours; then return."""
         wait = self.lease_s / RENEWALS
+        due = self.clock() + wait
         while self.left() > 0:
-            await asyncio.sleep(min(wait, max(0.0, self.left())))
+            # Short sleeps: timers of the event loop stand still while the machine is suspended.
+            await asyncio.sleep(min(SLEEP_S, max(0.0, min(due - self.clock(), self.left()))))
             if self.left() <= 0:
                 return
+            if self.clock() < due:
+                continue
             try:
                 async with asyncio.timeout(self.left()):
                     if not await self.renew():
@@ -62,6 +72,7 @@ class Held:
                 return
             except StorageFailure:
                 wait = min(AGAIN_S, self.lease_s / RENEWALS)
+            due = self.clock() + wait
 
     async def renew(self, *, released: bool = False) -> bool:
         """Whether the part is still ours."""
@@ -96,7 +107,7 @@ class Leases:
     worker: str
     lease_s: float = LEASE_S
     dead: Callable[[str], bool] = lambda worker: False
-    clock: Clock = time.monotonic
+    clock: Clock = elapsed
     _seen: dict[str, tuple[tuple[str, int], float]] = field(default_factory=dict)
 
     async def take(self, part: str, endpoint: str) -> tuple[Held, str] | None:

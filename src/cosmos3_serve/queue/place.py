@@ -17,6 +17,7 @@ from typing import Final, Self, TypeVar
 from pydantic import ValidationError
 
 from cosmos3_serve.errors import Conflict, LimitExceeded, StorageFailure
+from cosmos3_serve.publication.layout import INDEX, PARTS
 from cosmos3_serve.publication.pool import each
 from cosmos3_serve.queue.records import Control, Index, Lease, PartResult, Plan, PlannedPart, Record
 from cosmos3_serve.settings import MIB
@@ -29,8 +30,6 @@ CONTROL: Final = f"{FOLDER}/control.json"
 BATCHES: Final = f"{FOLDER}/batches"
 LEASES: Final = f"{FOLDER}/leases"
 RESULTS: Final = f"{FOLDER}/results"
-PARTS: Final = "parts"
-INDEX: Final = "index.json"
 MAX_RECORD_BYTES: Final = 256 * MIB
 DELETES = 16
 

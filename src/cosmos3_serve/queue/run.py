@@ -22,12 +22,13 @@ from cosmos3_serve.errors import (
     NotFound,
     StorageFailure,
 )
+from cosmos3_serve.publication.layout import INDEX
 from cosmos3_serve.queue import planning
 from cosmos3_serve.queue.database import QueueDatabase, folder_of
 from cosmos3_serve.queue.endpoints import Endpoint, Fleet
 from cosmos3_serve.queue.generator import GeneratorOptions
 from cosmos3_serve.queue.leases import LEASE_S, Leases, LocalWorkers
-from cosmos3_serve.queue.place import INDEX, QueuePlace
+from cosmos3_serve.queue.place import QueuePlace
 from cosmos3_serve.queue.progress import QueueProgress, Silent
 from cosmos3_serve.queue.records import Index
 from cosmos3_serve.queue.work import Runner, Work

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from obstore import PutMode
 
 STORES_KEPT = 32
+ENDS = 2  # answers in a row that name nothing more
 GROWING_CONCURRENCY = 2  # parts of one file: what writes it is slower than this, and others begin beside it
 
 
@@ -229,16 +230,22 @@ class BucketStore(ObjectStore):
             check_key(prefix)
         attempts = Attempts(self._policy)
         last: str | None = None
-        while True:
+        ends = 0
+        # The library takes any XML for a page: an error document with status 200, or a page that is cut without a word
+        # about it, reads as the end of the listing. So the end must be said twice: asked for what follows the last key,
+        # the store names nothing more.
+        while ends < ENDS:
+            ends += 1
             try:
                 async for page in obstore.list(self._once, prefix or None, offset=last, chunk_size=1000):
                     attempts.progressed()
                     for meta in page:
-                        last = meta["path"]
+                        last, ends = meta["path"], 1
                         yield ObjectInfo(last, meta["size"], meta["e_tag"], meta["last_modified"].timestamp())
-                return
+                continue
             except Exception as error:
                 failure = translate(error, "list the objects")
+            ends = 0
             await after(failure, attempts)
 
     async def delete(self, key: str) -> None:

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import os
 import secrets
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing, suppress
@@ -180,14 +179,19 @@ class ObjectStore(ABC):
                 await self._condition_kept(self.swap(key, b"swapped twice", stored), kept=False)
             return Proof(case_sensitive=await self.head(f"{folder}/{name.upper()}") is None)
         finally:
-            with suppress(StorageFailure):  # some may write and neither delete nor list
-                await self.delete(key)
-                await self._remove_old(folder, time.time() - PROBE_KEPT_S)
+            await self._remove_probes(folder, key)
 
-    async def _remove_old(self, folder: str, before: float) -> None:
-        async for info in self.list(folder):
-            if info.modified is not None and info.modified < before:
-                await self.delete(info.key)
+    async def _remove_probes(self, folder: str, own: str) -> None:
+        """Remove our probe, and old ones that a kill left; their age is by the store's clock, which dated ours."""
+        listed: list[ObjectInfo] = []
+        with suppress(StorageFailure):  # some may write and neither delete nor list
+            listed = [info async for info in self.list(folder)]
+        with suppress(StorageFailure):
+            await self.delete(own)
+            now = max((info.modified for info in listed if info.key == own and info.modified), default=0.0)
+            for info in listed:
+                if info.key != own and info.modified is not None and info.modified < now - PROBE_KEPT_S:
+                    await self.delete(info.key)
 
     async def _condition_kept(self, put: Awaitable[ObjectInfo], *, kept: bool) -> ObjectInfo:
         """Await a conditional put whose condition is true (`kept`) or false."""

@@ -17,6 +17,7 @@ from support.natives import BATCH, EDGE, REQUEST, edit, write_batch, write_sampl
 from support.s3 import LocalS3, boto, keys_of
 
 from cosmos3_serve.client.journal import Journals
+from cosmos3_serve.client.recovery import recover as recovery
 from cosmos3_serve.client.recovery.qualify import MAX_JSON_BYTES
 from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
@@ -384,3 +385,15 @@ def test_a_malformed_response_then_the_copied_outputs(tmp_path: Path, own_state:
     found = submit_batch(input_path="", output_path=str(tmp_path / "out"), endpoint=server.endpoint, resume=True)
     assert found["status"] == "recovered"
     assert journal.directory.exists()
+
+
+def test_a_spool_in_use_is_never_taken_for_an_abandoned_one(tmp_path: Path) -> None:
+    abandoned = tmp_path / "recover" / "spool-killed"
+    abandoned.mkdir(parents=True)
+    (abandoned / "media.mp4").write_bytes(b"left by a kill")
+    with recovery._spool(tmp_path) as first:
+        assert not abandoned.exists()
+        os.utime(first, (0, 0))
+        with recovery._spool(tmp_path) as second:
+            assert Path(first).is_dir() and second != first
+    assert list((tmp_path / "recover").iterdir()) == []

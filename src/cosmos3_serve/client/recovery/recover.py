@@ -9,12 +9,13 @@ and never changed; nothing is posted to the service.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,6 @@ from cosmos3_serve.storage.files import in_thread
 from cosmos3_serve.storage.location import open_store
 
 CONCURRENCY = 2
-STALE_S = 24 * 3600.0
 
 __all__ = ["Outcome", "RecoverOrder", "recover_batch"]
 
@@ -207,12 +207,30 @@ def _published() -> Conflict:
     )
 
 
-def _spool(root: Path) -> tempfile.TemporaryDirectory[str]:
-    """A private folder for media under way; what a kill left of an older one is removed."""
+@contextmanager
+def _spool(root: Path) -> Iterator[str]:
+    """A private folder for media under way; what a kill left of another one is removed.
+
+    A folder in use is locked by its process, so no clock decides.
+    """
     base = root / "recover"
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for old in base.iterdir():
-        with suppress(OSError):
-            if time.time() - old.stat().st_mtime > STALE_S:
-                shutil.rmtree(old, ignore_errors=True)
-    return tempfile.TemporaryDirectory(prefix="spool-", dir=base)
+    with ExitStack() as stack:
+        with _locked(base):  # nobody takes a folder for an abandoned one before it is locked
+            for old in base.iterdir():
+                with suppress(OSError), _locked(old, fcntl.LOCK_NB):
+                    shutil.rmtree(old, ignore_errors=True)
+            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="spool-", dir=base))
+            stack.enter_context(_locked(Path(made)))
+        yield made
+
+
+@contextmanager
+def _locked(folder: Path, how: int = 0) -> Iterator[None]:
+    """Raises BlockingIOError: with LOCK_NB, another process has it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | how)
+        yield
+    finally:
+        os.close(handle)
