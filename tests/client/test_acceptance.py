@@ -12,7 +12,7 @@ import pytest
 from support.baseline_server import BaselineServer, Faults
 from support.places import unpublished
 
-from cosmos3_serve.client.journal import Journals
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import ContractViolation, Cosmos3RayServeError, ExitCode
 

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from cosmos3_serve.client import journal as module
-from cosmos3_serve.client.journal import Journal, Journals, Run, default_root, key_of
+from cosmos3_serve.client import journals as together
+from cosmos3_serve.client.journal import Journal, Run, key_of
+from cosmos3_serve.client.journals import Journals, default_root
 from cosmos3_serve.errors import Conflict, NotFound, ServiceFailure, StorageFailure, UsageError
 
 
@@ -77,7 +79,7 @@ def test_files_are_private(journals: Journals) -> None:
 
 @pytest.mark.parametrize("stop", ["request.json", "run.json", "rename"])
 def test_a_crash_while_creating_leaves_no_run(journals: Journals, monkeypatch: pytest.MonkeyPatch, stop: str) -> None:
-    real, rename = module._write, Path.rename
+    real, rename = module.write, Path.rename
 
     def write(path: Path, data: bytes) -> None:
         if path.name == stop:
@@ -90,7 +92,8 @@ def test_a_crash_while_creating_leaves_no_run(journals: Journals, monkeypatch: p
         return rename(self, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_write", write)
+        for where in (module, together):
+            patch.setattr(where, "write", write)
         patch.setattr(Path, "rename", renaming)
         with pytest.raises(KeyboardInterrupt):
             journals.create(run(), b"body")

@@ -23,7 +23,7 @@ from support.flaky import Fault, FaultPlan, FlakyProxy
 from support.ledger_server import LedgerServer
 from support.s3 import LocalS3, boto
 
-from cosmos3_serve.client.journal import Journals
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.storage.store import PROBES
 
 SAMPLES = [

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosmos3_serve.client.journal import Journal, Journals, Run
+from cosmos3_serve.client.journal import Journal, Run
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.client.outcome import interrupted, resume_command, settle
 from cosmos3_serve.errors import (
     Conflict,

@@ -12,7 +12,7 @@ from support.baseline_server import BaselineServer, Faults
 from support.places import unpublished
 from support.s3 import LocalS3
 
-from cosmos3_serve.client.journal import Journals
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.client.progress import Silent
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import (

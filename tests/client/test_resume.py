@@ -16,7 +16,7 @@ from support.ledger_server import LedgerFaults, LedgerServer
 from support.s3 import LocalS3
 
 from cosmos3_serve.client import follow, rerun
-from cosmos3_serve.client.journal import Journals
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import (
     Conflict,

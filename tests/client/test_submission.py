@@ -20,7 +20,7 @@ from support.s3 import LocalS3, boto, keys_of
 
 from cosmos3_serve import __version__
 from cosmos3_serve.client import follow
-from cosmos3_serve.client.journal import Journals
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.client.submit import Order, submit_batch, submit_batch_async
 from cosmos3_serve.errors import (
     Conflict,

@@ -10,7 +10,7 @@ from support.mangling import ManglingProxy
 from support.s3 import LocalS3
 from support.service import client, images
 
-from cosmos3_serve.client.journal import Journals
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import ContractViolation, Refusal

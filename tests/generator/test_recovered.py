@@ -16,7 +16,7 @@ from support.fake_engine import FakeEngine, done
 from support.fakes import FakeClock
 from support.mangling import ManglingProxy
 
-from cosmos3_serve.client.journal import Journals
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.contract.profile import diffusers_profile

@@ -12,7 +12,8 @@ from support.ledger_server import LedgerServer
 from support.queues import Site, text_samples
 
 from cosmos3_serve.client.claims import Claims
-from cosmos3_serve.client.journal import Journal, Journals, Run
+from cosmos3_serve.client.journal import Journal, Run
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.errors import Cosmos3RayServeError, FieldError, Incomplete
 from cosmos3_serve.queue.generator import GeneratorOptions, GeneratorRunner, part_result
 from cosmos3_serve.queue.records import PartStatus, PlannedPart

@@ -1,7 +1,8 @@
 """The batch client: S3 (or a file) in, S3 (or a directory) out. Needs neither Ray nor torch.
 
 load.py        input, endpoint, token, output path      follow.py      POST, events, the end of a batch
-journal.py     the run on disk, before the POST         acceptance.py  is the answer complete?
+journal.py     a run on disk, before the POST           acceptance.py  is the answer complete?
+journals.py    all runs of one root                     window.py      how many small files at once
 submission.py  a new run; resume.py: an old one         deliver.py     transfer.py, then publish.py
 claims.py      who may publish at a place               record.py      what provenance.json says
 http.py        one pool, one deadline, retries          outcome.py     what a failure means for the run

@@ -20,7 +20,8 @@ from cosmos3_serve.client.acceptance import Accepted, accept
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.deliver import deliver
 from cosmos3_serve.client.http import Service
-from cosmos3_serve.client.journal import Journal, Journals, Run, default_root, key_of
+from cosmos3_serve.client.journal import Journal, Run, key_of
+from cosmos3_serve.client.journals import Journals, default_root
 from cosmos3_serve.client.progress import Progress
 from cosmos3_serve.client.publish import Contested, Found, Publication, Sealed
 from cosmos3_serve.client.rerun import rerun

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from cosmos3_serve.client.journal import default_root, key_of
+from cosmos3_serve.client.journal import key_of
+from cosmos3_serve.client.journals import default_root
 from cosmos3_serve.errors import ServiceFailure, UsageError
 from cosmos3_serve.queue.records import PartResult, Plan
 

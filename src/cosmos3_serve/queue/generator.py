@@ -17,7 +17,8 @@ from cosmos3_serve.client.claims import State, read_log
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.health import ASK
 from cosmos3_serve.client.http import Service
-from cosmos3_serve.client.journal import Journal, Journals, default_root, key_of
+from cosmos3_serve.client.journal import Journal, key_of
+from cosmos3_serve.client.journals import Journals, default_root
 from cosmos3_serve.client.submission import CONCURRENCY, SPOOL_BYTES
 from cosmos3_serve.client.submit import Order, submit_batch_async
 from cosmos3_serve.contract.jsontext import decode_json

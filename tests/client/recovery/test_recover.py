@@ -16,7 +16,7 @@ from support.baseline_server import BaselineServer, Faults
 from support.natives import BATCH, EDGE, REQUEST, edit, write_batch, write_sample
 from support.s3 import LocalS3, boto, keys_of
 
-from cosmos3_serve.client.journal import Journals
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.client.recovery import recover as recovery
 from cosmos3_serve.client.recovery.qualify import MAX_JSON_BYTES
 from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch

@@ -16,7 +16,7 @@ from support.ledger_server import LedgerFaults, LedgerServer
 from support.natives import BATCH, edit, write_batch
 
 from cosmos3_serve.client import follow
-from cosmos3_serve.client.journal import Journals
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.errors import ContractViolation, Cosmos3Error, ExitCode, NotFound, Refusal

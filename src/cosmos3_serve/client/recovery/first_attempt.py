@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cosmos3_serve.client import load
-from cosmos3_serve.client.journal import Journal, Journals
+from cosmos3_serve.client.journal import Journal
+from cosmos3_serve.client.journals import Journals
 from cosmos3_serve.contract.batch import BatchRequest, body_sha256
 from cosmos3_serve.contract.jsontext import decode_json
 from cosmos3_serve.contract.prepare import prepare_request

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.client import load
-from cosmos3_serve.client.journal import Journals, default_root, key_of
+from cosmos3_serve.client.journal import key_of
+from cosmos3_serve.client.journals import Journals, default_root
 from cosmos3_serve.client.progress import Progress, Silent
 from cosmos3_serve.client.publish import Contested, Found, Publication, Sealed, outcome_of
 from cosmos3_serve.client.recovery import record

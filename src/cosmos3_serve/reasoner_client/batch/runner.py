@@ -13,7 +13,8 @@ from typing import Any
 
 from cosmos3_serve.client import load
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.client.journal import Journals, default_root, key_of
+from cosmos3_serve.client.journal import key_of
+from cosmos3_serve.client.journals import Journals, default_root
 from cosmos3_serve.client.publish import Found, Publication, Sealed
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import (
