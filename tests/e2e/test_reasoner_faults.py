@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from support.fleet import PlainFleet, fake_engine, until
 from support.ports import MAY_BE_GONE, check_grpc, documented, listeners, place, ray_token
 from support.processes import left_after
 from support.service import shared_cache
+
+from cosmos3_serve.reasoner.fleet.core import RECOVER_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -113,6 +116,33 @@ def test_a_killed_gateway_comes_back_on_the_same_port(fleet: PlainFleet) -> None
     pid = fleet.get("/fleet")["pid"]
     psutil.Process(pid).kill()
     until(lambda: len({fleet.get("/fleet")["pid"] for _ in range(20)} - {pid}) == 2, 120)
+
+
+def test_what_the_registry_was_told_outlives_it(fleet: PlainFleet) -> None:
+    """Replicas report who leaves and who drains, gateways that the service ends."""
+
+    def decided() -> dict[str, tuple[str, bool]]:
+        return {m["id"]: (m["phase"], m["leaving"]) for m in fleet.members()}
+
+    def restart_registry() -> None:
+        generation = fleet.get("/table")["generation"]
+        fleet.process("ray::FleetActor").send_signal(signal.SIGKILL)
+        until(lambda: not fleet.get("/fleet")["away"] and fleet.get("/table")["generation"] != generation, 60)
+
+    until(lambda: len(refs(fleet)) == 2, REPLACED_S, fleet.members)
+    fleet.get("/tell/renew")
+    fleet.get("/tell/drain/replica-1")
+    wanted = {"replica-0": ("ready", True), "replica-1": ("draining", True)}
+    until(lambda: decided() == wanted, 20, decided)
+    time.sleep(3)  # both have heard it with their beats
+    restart_registry()
+    time.sleep(RECOVER_S + 1)  # until then gateways keep what they saw
+    until(lambda: decided() == wanted, 20, decided)
+    fleet.get("/tell/end")
+    until(lambda: fleet.get("/fleet")["draining"], 20)
+    restart_registry()
+    time.sleep(RECOVER_S + 1)
+    until(lambda: all(fleet.get("/fleet")["draining"] for _ in range(20)), 20)
 
 
 def test_sigterm_lets_a_long_answer_end_and_leaves_nothing(fleet: PlainFleet) -> None:

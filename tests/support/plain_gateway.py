@@ -26,6 +26,7 @@ from cosmos3_serve.reasoner.fleet.health import HealthBook
 from cosmos3_serve.reasoner.fleet.member import GatewayStatus
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
 from cosmos3_serve.reasoner.fleet.view import FleetPort
+from cosmos3_serve.reasoner.registry import RayFleet
 from cosmos3_serve.reasoner.sessions.keys import SessionKey
 from cosmos3_serve.reasoner.sessions.lease import LeaseCache
 from cosmos3_serve.reasoner.sessions.policy import Profile
@@ -41,6 +42,7 @@ class PlainGateway:
         logs.configure(setup.settings.log_level)
         self.name = uuid.uuid4().hex
         self.in_flight = 0
+        self.registry = setup.fleet
         self.fleet = FleetPort.connect(setup, self._status)
         self.fleet.on_change(self._changed)
         suspects = SuspectTracker(judge=False)
@@ -52,6 +54,8 @@ class PlainGateway:
             Route("/fleet", self._fleet_route),
             Route("/choose/{key}", self._choose_route),
             Route("/table", self._table_route),
+            Route("/tell/{method}", self._tell_route),
+            Route("/tell/{method}/{replica}", self._tell_route),
             Route("/answer/{lines:int}", self._answer_route),
         ]
         self.server = HttpServer(Starlette(routes=routes), setup.settings.host, setup.port)
@@ -82,18 +86,22 @@ class PlainGateway:
     def _status(self) -> GatewayStatus:
         serving = any(member.phase is ReplicaState.READY for member in self.fleet.members())
         port = self.server.port if hasattr(self, "server") else 0
-        return GatewayStatus(self.name, "127.0.0.1", port, os.getpid(), ready=serving, in_flight=self.in_flight)
+        return GatewayStatus(
+            self.name, "127.0.0.1", port, os.getpid(), ready=serving, in_flight=self.in_flight, ended=self.fleet.ended
+        )
 
     async def _fleet_route(self, _: Request) -> JSONResponse:
         members = [
-            {"id": m.replica_id, "incarnation": m.incarnation, "phase": m.phase, "url": m.url, "pid": m.service.pid,
-             "engine": dict(m.service.engine), "held": list(m.held), "load": self.fleet.loads().get(m.ref)}
+            {"id": m.replica_id, "incarnation": m.incarnation, "phase": m.phase, "leaving": m.leaving, "url": m.url,
+             "pid": m.service.pid, "engine": dict(m.service.engine), "held": list(m.held),
+             "load": self.fleet.loads().get(m.ref)}
             for m in self.fleet.members()
         ]  # fmt: skip
         return JSONResponse(
             {
                 "members": members,
                 "away": self.fleet.away,
+                "draining": self.fleet.draining,
                 "secret": self.fleet.secret,
                 "pid": os.getpid(),
                 "leases": len(self.router.leases),
@@ -103,6 +111,13 @@ class PlainGateway:
     async def _table_route(self, _: Request) -> JSONResponse:
         stats = await self.fleet.table.stats()
         return JSONResponse({"generation": stats.generation, "sessions": stats.sessions})
+
+    async def _tell_route(self, request: Request) -> JSONResponse:
+        """A call of the registry, about one replica if it is named."""
+        name = request.path_params.get("replica")
+        refs = [member.ref for member in self.fleet.members() if member.replica_id == name]
+        await RayFleet(self.registry).call(request.path_params["method"], *refs, timeout_s=5)
+        return JSONResponse({})
 
     async def _answer_route(self, request: Request) -> StreamingResponse:
         """A long answer, a line every tenth of a second, counted as the real gateway counts its answers."""

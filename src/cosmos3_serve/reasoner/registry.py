@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from typing import Any
 
 import structlog
@@ -23,13 +24,13 @@ CONCURRENT_CALLS = 10_000  # a watching gateway holds one all the time
 class FleetActor(FleetCore):
     """`FleetCore` in an actor of its own; Ray starts it again, empty, whenever its process dies."""
 
-    def __init__(self, rules: AffinityRules, workers: WorkerRange, log_level: str) -> None:
+    def __init__(self, rules: AffinityRules, workers: WorkerRange, log_level: str, run: str) -> None:
         import ray
 
         logs.configure(log_level)
         again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         # How large the fleet was is known again within a second: until then no replica that may live is left out.
-        super().__init__(rules, workers.most if again else workers.least, recovering=again)
+        super().__init__(rules, workers.most if again else workers.least, run=run, recovering=again)
         log.info("fleet_registry_started", again=again)
 
 
@@ -45,7 +46,7 @@ def start_fleet_actor(name: str, rules: AffinityRules, workers: WorkerRange, log
         max_restarts=-1,
         num_cpus=0,
         max_concurrency=CONCURRENT_CALLS,
-    ).remote(rules, workers, log_level)
+    ).remote(rules, workers, log_level, uuid.uuid4().hex)
     return RayFleet(name)
 
 

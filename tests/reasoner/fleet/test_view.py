@@ -260,3 +260,33 @@ async def test_the_first_view_is_waited_for() -> None:
             async with asyncio.timeout(10):
                 await waits
             assert len(port.members()) == 1
+
+
+async def test_a_registry_that_starts_again_learns_who_leaves_who_drains_and_that_the_service_ends() -> None:
+    async with fleet_of(1, 2, 3) as (fleet, reporters):
+        refs = [reporter.ref for reporter in reporters]
+        await fleet.core.renew()
+        await fleet.core.drain(refs[1])  # type: ignore[arg-type]  # by a machine's own hook: the replica is not asked
+        await until(lambda: reporters[1]._standing == (True, True) and reporters[2]._standing == (True, False))
+        fleet.core = FleetCore(RULES, 3, recovering=True)
+        async with port_of(fleet) as port:
+            await until(lambda: len(port.members()) == 3)
+            assert [member.ref for member in port.members()] == refs
+            assert [member.leaving for member in port.members()] == [True] * 3
+            phases = [member.phase for member in port.members()]
+            assert phases == [ReplicaState.READY, ReplicaState.DRAINING, ReplicaState.READY]
+
+
+async def test_the_end_of_the_service_outlives_the_registry_that_was_told() -> None:
+    fleet = InProcessFleet(FleetCore(RULES, 1, run="first"))
+    ports: list[FleetPort] = []
+    async with port_of(fleet, lambda: GatewayStatus("gw", ended=ports[0].ended if ports else None)) as port:
+        ports.append(port)
+        await fleet.core.end()
+        await until(lambda: port.draining)
+        fleet.core = FleetCore(RULES, 1, run="first", recovering=True)
+        await until(lambda: fleet.core._roster.draining)
+        # Another service of the same name, begun while gateways of the first still watch, is not ended by them.
+        fleet.core = FleetCore(RULES, 1, run="second")
+        await until(lambda: not port.draining)
+        assert not fleet.core._roster.draining

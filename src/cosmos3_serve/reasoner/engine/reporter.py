@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from cosmos3_serve.reasoner.fleet.core import FleetAway, FleetCalls
-from cosmos3_serve.reasoner.fleet.member import Load, Service
+from cosmos3_serve.reasoner.fleet.member import Load, Service, Standing
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
 
 log = structlog.get_logger(__name__)
@@ -30,6 +30,7 @@ class Reporter:
         self.ref: ReplicaRef | None = None
         self._task: asyncio.Task[None] | None = None
         self._last = Load()
+        self._standing: Standing | None = None
         self._draining = False
         self._seated = asyncio.Event()
 
@@ -75,9 +76,12 @@ class Reporter:
             try:
                 if member and self.ref is not None:
                     self._last = await self._ask_load() or self._last
-                    member = await self._fleet.call("beat", self.ref, self._last, timeout_s=CALL_S)
+                    standing = await self._fleet.call("beat", self.ref, self._last, timeout_s=CALL_S)
+                    member = standing is not None
+                    self._standing = standing or self._standing
                 if not member:
-                    place = await self._fleet.call("register", self._service, self.ref, timeout_s=CALL_S)
+                    claim = (self._service, self.ref, self._standing)
+                    place = await self._fleet.call("register", *claim, timeout_s=CALL_S)
                     member = place is not None
                     if place is not None:
                         log.info("registered", replica=place.id, again=place == self.ref)

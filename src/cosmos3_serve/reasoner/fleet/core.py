@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cosmos3_serve.reasoner.fleet.member import Demand, FleetView, GatewayStatus, Load, Member, Seen, Service
+from cosmos3_serve.reasoner.fleet.member import Demand, FleetView, GatewayStatus, Load, Member, Seen, Service, Standing
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 from cosmos3_serve.reasoner.fleet.roster import Roster
 from cosmos3_serve.reasoner.sessions.messages import (
@@ -62,6 +62,7 @@ class FleetCore:
     """
     Args:
         wanted: replicas, until `demand` says otherwise.
+        run: of the service; a core that replaces a lost one has the same.
         recovering: this core replaces one that was lost.
         clock: seconds, monotonic; `wall`: seconds since the epoch.
     """
@@ -71,6 +72,7 @@ class FleetCore:
         rules: AffinityRules,
         wanted: int,
         *,
+        run: str = "",
         recovering: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -78,23 +80,25 @@ class FleetCore:
         self._clock, self._wall = clock, wall
         generation = uuid.uuid4().hex
         until = clock() + RECOVER_S if recovering else 0.0
-        self._roster = Roster(generation, wanted, recover_until=until)
+        self._roster = Roster(generation, wanted, run=run, recover_until=until)
         self._table = SessionTable(rules, generation, recover_until=until)
         self._woken: set[asyncio.Future[None]] = set()
 
     # ---- the fleet --------------------------------------------------------------------------------------------------
 
-    async def register(self, service: Service, claim: ReplicaRef | None = None) -> ReplicaRef | None:
+    async def register(
+        self, service: Service, claim: ReplicaRef | None = None, standing: Standing | None = None
+    ) -> ReplicaRef | None:
         """See `Roster.register`."""
-        place = self._roster.register(service, self._clock(), self._wall(), claim)
+        place = self._roster.register(service, self._clock(), self._wall(), claim, standing)
         self._wake()
         return place
 
-    async def beat(self, ref: ReplicaRef, load: Load) -> bool:
+    async def beat(self, ref: ReplicaRef, load: Load) -> Standing | None:
         """See `Roster.beat`."""
-        known = self._roster.beat(ref, load, self._clock())
+        standing = self._roster.beat(ref, load, self._clock())
         self._sweep()
-        return known
+        return standing
 
     async def drain(self, ref: ReplicaRef) -> None:
         """The replica takes nothing new. Where the fleet shrinks by several, all of them are known before the sessions

@@ -78,6 +78,17 @@ class Member:
         return ReplicaSpec(self.ref, self.max_num_seqs, self.phase, self.leaving)
 
 
+class Standing(NamedTuple):
+    """What the fleet has decided about a member, which keeps it for a registry that has lost it.
+
+    Args:
+        leaving: as `Member`; `draining`: it takes nothing new.
+    """
+
+    leaving: bool = False
+    draining: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """How much of the fleet a gateway knows: a version means something within one generation only."""
@@ -111,6 +122,7 @@ class FleetView:
     """
     Args:
         failing: replicas could not start, and none has since.
+        run: of the service, the same for every registry that it starts again.
         settled: False while a restarted registry waits for replicas to report again: a member that is missing then may
             live all the same.
         draining: the whole service ends.
@@ -122,6 +134,7 @@ class FleetView:
     settled: bool
     draining: bool
     failing: bool = False
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +147,7 @@ class GatewayStatus:
         in_flight: questions that it answers or that wait.
         answers: that it waits for, or that questions in its line will ask for.
         asked_s: seconds since a question wanted a replica, whether or not it got one.
+        ended: the run of the service whose end it has heard of, for a registry that has lost it.
         failure: code, detail and remedy if this gateway can never become ready.
         report: the body of /ready.
     """
@@ -147,5 +161,6 @@ class GatewayStatus:
     in_flight: int = 0
     answers: int = 0
     asked_s: float = float("inf")
+    ended: str | None = None
     failure: Mapping[str, str] | None = None
     report: Mapping[str, Any] = field(default_factory=dict)

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cosmos3_serve.reasoner.fleet.member import Demand, FleetView, GatewayStatus, Load, Member, Seen, Service
+from cosmos3_serve.reasoner.fleet.member import Demand, FleetView, GatewayStatus, Load, Member, Seen, Service, Standing
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 
 SLOT = "replica-"
 GATEWAY_SILENT_S = 15.0
 MAX_GATEWAYS = 256
+FREE = Standing()
 MAX_NEWCOMERS = 256
 ASKED_S = 10.0  # a question counts for so long, answered or not
 
@@ -41,6 +42,7 @@ class Roster:
     Args:
         generation: unlike that of any earlier roster of this service.
         wanted: replicas, until `want` says otherwise: as many slots stay although they are vacant.
+        run: of the service; a roster that replaces a lost one has the same.
         recover_until: see the module; 0 for a fleet that starts.
     """
 
@@ -49,11 +51,12 @@ class Roster:
         generation: str,
         wanted: int,
         *,
+        run: str = "",
         recover_until: float = 0.0,
         lost_after_s: float = 8.0,
         forget_after_s: float = 900.0,
     ) -> None:
-        self.generation = generation
+        self.generation, self.run = generation, run
         self.version = 1
         self.draining = False
         self.wanted = wanted
@@ -67,18 +70,25 @@ class Roster:
 
     # ---- asked by replicas ------------------------------------------------------------------------------------------
 
-    def register(self, service: Service, now: float, wall: float, claim: ReplicaRef | None = None) -> ReplicaRef | None:
+    def register(
+        self,
+        service: Service,
+        now: float,
+        wall: float,
+        claim: ReplicaRef | None = None,
+        standing: Standing | None = None,
+    ) -> ReplicaRef | None:
         """A replica serves from now on.
 
         Args:
             wall: seconds since the epoch.
-            claim: the place it had in a roster that was lost.
+            claim: the place it had in a roster that was lost; `standing`: what that one had decided about it.
 
         Returns:
             Its place; None: ask again in a second.
         """
         if claim is not None and self._may_return(claim):
-            return self._seat(claim, service, now)
+            return self._seat(claim, service, now, standing or FREE)
         if now < self._recover_until and not self._full():
             return None
         name = next((s for s in self._names() if s in self._slots and self._slots[s].vacant), None)
@@ -91,13 +101,13 @@ class Roster:
         before = self._slots[name].member.incarnation if name in self._slots else 0
         return self._seat(ReplicaRef(name, max(before + 1, int(wall * 1000))), service, now)
 
-    def beat(self, ref: ReplicaRef, load: Load, now: float) -> bool:
-        """The replica lives. False: it is not a member (any more) and must register again."""
+    def beat(self, ref: ReplicaRef, load: Load, now: float) -> Standing | None:
+        """The replica lives. None: it is not a member (any more) and must register again."""
         slot = self._of(ref)
         if slot is None:
-            return False
+            return None
         slot.heard_at, slot.load = now, load
-        return True
+        return Standing(slot.member.leaving, slot.member.phase is ReplicaState.DRAINING)
 
     def drain(self, ref: ReplicaRef) -> None:
         """The replica takes nothing new; it leaves when its answers have ended."""
@@ -130,6 +140,8 @@ class Roster:
     # ---- asked by gateways and the service --------------------------------------------------------------------------
 
     def hear(self, status: GatewayStatus, now: float) -> None:
+        if status.ended == self.run and not self.draining:
+            self.end()  # as the roster before this one had been told
         self._gateways[status.gateway] = (status, now)
         while len(self._gateways) > MAX_GATEWAYS:
             del self._gateways[min(self._gateways, key=lambda name: self._gateways[name][1])]
@@ -212,6 +224,7 @@ class Roster:
             settled=now >= self._recover_until or self._full(),
             draining=self.draining,
             failing=bool(self.failures),
+            run=self.run,
         )
 
     # ---- inside -----------------------------------------------------------------------------------------------------
@@ -224,9 +237,9 @@ class Roster:
         slot = self._slots.get(claim.id)
         return slot is None or slot.member.incarnation < claim.incarnation or slot.member.ref == claim
 
-    def _seat(self, ref: ReplicaRef, service: Service, now: float) -> ReplicaRef:
-        phase = ReplicaState.DRAINING if self.draining else ReplicaState.READY
-        self._slots[ref.id] = _Slot(Member(ref, phase, service), now)
+    def _seat(self, ref: ReplicaRef, service: Service, now: float, standing: Standing = FREE) -> ReplicaRef:
+        phase = ReplicaState.DRAINING if self.draining or standing.draining else ReplicaState.READY
+        self._slots[ref.id] = _Slot(Member(ref, phase, service, standing.leaving), now)
         self._newcomers.pop(service.url, None)
         self.failures.clear()
         self._changed()

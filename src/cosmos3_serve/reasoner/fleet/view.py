@@ -99,6 +99,7 @@ class FleetPort:
         self._callbacks: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
         self.draining = False
+        self.ended: str | None = None  # the run of the service whose end was told
         self.failing = False
         self.away = True  # until the first view
         self._viewed = asyncio.Event()
@@ -157,6 +158,7 @@ class FleetPort:
         self._members = told
         self._loads = dict(view.loads)
         self._seen, self.draining, self.failing = view.seen, view.draining, view.failing
+        self.ended = view.run if view.draining else self.ended
         for callback in self._callbacks:
             try:
                 callback()

@@ -110,6 +110,7 @@ class ReasonerGateway:
             in_flight=self._front.in_flight,
             answers=self._front.answers,
             asked_s=self._front.asked_s,
+            ended=self._fleet.ended,
             failure=failure and {"code": failure.stable_code, "detail": failure.detail, "remedy": failure.remedy},  # type: ignore[arg-type]
             report=self._report,
         )
