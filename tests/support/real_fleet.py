@@ -46,10 +46,12 @@ SETTINGS = {
 
 
 class RealFleet(LocalReasoner):
-    def __init__(self, cache_dir: Path, tokens: Path) -> None:
+    """`settings`: environment variables over those of this module."""
+
+    def __init__(self, cache_dir: Path, tokens: Path, **settings: str) -> None:
         tokens.write_text("".join(f"{name}:{token}\n" for name, token in TOKENS.items()))
         self.mark = new_mark()
-        super().__init__({**self.mark, **SETTINGS, "COSMOS3_REASONER_TOKEN_FILE": str(tokens)}, cache_dir)
+        super().__init__({**self.mark, **SETTINGS, "COSMOS3_REASONER_TOKEN_FILE": str(tokens), **settings}, cache_dir)
         self._secret = ""
 
     @property
