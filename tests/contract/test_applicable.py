@@ -105,6 +105,7 @@ REASONER: dict[str, tuple[Any, set[str]]] = {
     "start_timeout_s": (9.0, set()),
     "drain_timeout_s": (9.0, set()),
     "ray_address": ("head:6379", set()),
+    "name": ("second", set()),
     "cache_dir": (Path("/cache"), set()),
     "log_level": ("debug", set()),
 }

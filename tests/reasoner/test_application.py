@@ -21,7 +21,7 @@ from cosmos3_serve.reasoner.fleet.member import GatewayStatus, HeldMedia, Load, 
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
 from cosmos3_serve.reasoner.leave import leave
 from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode
-from cosmos3_serve.reasoner.setup import APP_NAME, REPLICAS_APP_NAME, ReasonerSetup, ServedModel
+from cosmos3_serve.reasoner.setup import ReasonerSetup, ServedModel, names_of
 from cosmos3_serve.settings import ReasonerSettings
 
 TOKEN = {"RAY_AUTH_TOKEN": "a-token-of-ray"}
@@ -49,7 +49,7 @@ def setups(monkeypatch: pytest.MonkeyPatch) -> list[ReasonerSetup]:
 
 def test_serve_takes_the_configuration() -> None:
     schema = ServeDeploySchema.model_validate(config("worker.replicas=2"))
-    assert [app.name for app in schema.applications] == [APP_NAME, REPLICAS_APP_NAME]
+    assert [app.name for app in schema.applications] == [names_of().gateways, names_of().replicas]
     assert schema.applications[0].deployments[0].max_replicas_per_node == 1
 
 

@@ -42,7 +42,7 @@ class PlainGateway:
         logs.configure(setup.settings.log_level)
         self.name = uuid.uuid4().hex
         self.in_flight = 0
-        self.registry = setup.fleet
+        self.registry = setup.names.registry
         self.fleet = FleetPort.connect(setup, self._status)
         self.fleet.on_change(self._changed)
         suspects = SuspectTracker(judge=False)

@@ -80,6 +80,7 @@ def _serve(settings: GeneratorSettings, stop: StopSignals, on_ready: OnReady | N
             port = held.getsockname()[1]
         cluster.start()
         stages.done("ray")
+        cluster.claim(APP_NAME, remedy="a cluster has one generator: use that one, or own a cluster (no --ray-address)")
         stop.install()  # Ray has put handlers of its own in place
         if guardrails is not None and not _deploy_guard(settings, guardrails, cluster, stop):
             return
@@ -273,7 +274,7 @@ def _drain(ingress: Any, timeout_s: float) -> None:
 
 def _withdraw(cluster: RayCluster) -> None:
     """End our own cluster, Serve and all; from a joined one take only our application."""
-    if not cluster.owned and "ray" in sys.modules:
+    if not cluster.owned and cluster.claimed and "ray" in sys.modules:
         import ray
         from ray import serve
 

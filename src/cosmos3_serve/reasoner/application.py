@@ -116,6 +116,8 @@ def _registry(setup: ReasonerSetup) -> None:
     from cosmos3_serve.reasoner.registry import start_fleet_actor
 
     try:
-        ray.get_actor(setup.fleet, namespace=NAMESPACE)
+        ray.get_actor(setup.names.registry, namespace=NAMESPACE)
     except ValueError:
-        start_fleet_actor(setup.fleet, affinity_rules(setup.settings), setup.settings.workers, setup.settings.log_level)
+        start_fleet_actor(
+            setup.names.registry, affinity_rules(setup.settings), setup.settings.workers, setup.settings.log_level
+        )

@@ -105,7 +105,7 @@ def replica_scaling(setup: ReasonerSetup) -> dict[str, Any]:
     workers = settings.workers
     if not workers.scales:
         return {"num_replicas": workers.most}
-    kwargs = {"fleet": setup.fleet, "scaling": dict(scaling_of(settings))}
+    kwargs = {"fleet": setup.names.registry, "scaling": dict(scaling_of(settings))}
     return _followed(ReplicaPolicy, workers.least, workers.most, kwargs)
 
 
@@ -116,7 +116,7 @@ def gateway_scaling(setup: ReasonerSetup) -> dict[str, Any]:
     least = gateways_for(most, workers, workers.least)
     if least == most:
         return {"num_replicas": most}
-    kwargs = {"fleet": setup.fleet, "workers": [workers.least, workers.most], "gateways": most}
+    kwargs = {"fleet": setup.names.registry, "workers": [workers.least, workers.most], "gateways": most}
     return _followed(GatewayPolicy, least, most, kwargs)
 
 

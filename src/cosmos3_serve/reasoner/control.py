@@ -7,7 +7,7 @@ from typing import Any
 from cosmos3_serve.reasoner.application import ONE_MORE, gateways
 from cosmos3_serve.reasoner.fleet.core import Overview
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef
-from cosmos3_serve.reasoner.setup import APP_NAME, FLEET_ACTOR, NAMESPACE, REPLICAS_APP_NAME, ReasonerSetup
+from cosmos3_serve.reasoner.setup import NAMESPACE, ReasonerSetup
 
 ASK_S = 10.0
 
@@ -34,11 +34,11 @@ class RayControl:
         self._run(self._gateways())
 
     def mark(self, yes: bool) -> tuple[ReplicaRef, ...]:
-        found: tuple[ReplicaRef, ...] = ask_fleet("renew", yes)
+        found: tuple[ReplicaRef, ...] = ask_fleet(self._setup.names.registry, "renew", yes)
         return found
 
     def overview(self) -> Overview:
-        return overview()
+        return overview(self._setup.names.registry)
 
     def room(self) -> bool:
         """A free GPU where replicas have one each; else the processor is shared anyhow."""
@@ -61,23 +61,23 @@ class RayControl:
         from cosmos3_serve.reasoner.engine.replica import replica_deployment
 
         made = replica_deployment(self._setup, surge_percent)
-        return serve.RunTarget(made, name=REPLICAS_APP_NAME, route_prefix=None)
+        return serve.RunTarget(made, name=self._setup.names.replicas, route_prefix=None)
 
     def _gateways(self) -> Any:
         from ray import serve
 
-        return serve.RunTarget(gateways(self._setup, self._gateway), name=APP_NAME, route_prefix=None)
+        return serve.RunTarget(gateways(self._setup, self._gateway), name=self._setup.names.gateways, route_prefix=None)
 
 
-def overview() -> Overview:
+def overview(registry: str) -> Overview:
     """What the registry knows now. Raises whatever Ray raises when it is away."""
-    found: Overview = ask_fleet("overview")
+    found: Overview = ask_fleet(registry, "overview")
     return found
 
 
-def ask_fleet(method: str, *args: Any) -> Any:
+def ask_fleet(registry: str, method: str, *args: Any) -> Any:
     """One call of the registry. Raises as `overview`."""
     import ray
 
-    actor = ray.get_actor(FLEET_ACTOR, namespace=NAMESPACE)
+    actor = ray.get_actor(registry, namespace=NAMESPACE)
     return ray.get(getattr(actor, method).remote(*args), timeout=ASK_S)

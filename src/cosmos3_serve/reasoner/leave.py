@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cosmos3_serve.reasoner.fleet.core import Overview
-from cosmos3_serve.reasoner.setup import FLEET_ACTOR, NAMESPACE
+from cosmos3_serve.reasoner.setup import NAMESPACE, names_of
 
 DONE, NOT_DONE = 0, 1
 ASK_S = 10.0
@@ -58,12 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="cosmos3_serve.reasoner.leave", description=__doc__.splitlines()[0])
     parser.add_argument("--timeout", type=float, required=True, help="seconds for everything")
     parser.add_argument("--fleet", action="store_true", help="the whole service ends, not this machine alone")
+    parser.add_argument("--name", default="", help="of the service, where it has one")
     given = parser.parse_args(argv)
     try:
         import ray
 
         ray.init(address="auto", log_to_driver=False, configure_logging=False)
-        actor = ray.get_actor(FLEET_ACTOR, namespace=NAMESPACE)
+        actor = ray.get_actor(names_of(given.name).registry, namespace=NAMESPACE)
 
         def call(method: str, *args: Any) -> Any:
             return ray.get(getattr(actor, method).remote(*args), timeout=ASK_S)

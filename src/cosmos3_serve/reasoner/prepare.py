@@ -49,8 +49,9 @@ def check(settings: ReasonerSettings) -> tuple[ReasonerSettings, Interpreter | N
     if settings.ray_address is None:
         interpreter = find_interpreter(settings.vllm_python)
         check_fit(settings, detect(), interpreter)
+    suffix = f"-{settings.name}" if settings.name else ""
     cache = (settings.cache_dir or default_cache()).expanduser().absolute()
-    store = (settings.store_dir or cache / "reasoner-media").expanduser().absolute()
+    store = (settings.store_dir or cache / f"reasoner-media{suffix}").expanduser().absolute()
     return settings.model_copy(update={"cache_dir": cache, "store_dir": store}), interpreter, cache
 
 

@@ -28,7 +28,7 @@ from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
 from cosmos3_serve.reasoner.fleet.scaling import gateways_for
 from cosmos3_serve.reasoner.prepare import prepare
 from cosmos3_serve.reasoner.renewal import Renewal
-from cosmos3_serve.reasoner.setup import APP_NAME, FLEET_ACTOR, REPLICAS_APP_NAME, ReasonerSetup, ServedModel
+from cosmos3_serve.reasoner.setup import Names, ReasonerSetup, ServedModel, names_of
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.cluster import RayCluster
 from cosmos3_serve.service.http_server import endpoint_url, hold_port
@@ -75,6 +75,7 @@ def _serve(settings: ReasonerSettings, stop: StopSignals, on_ready: OnReady | No
     settle_model_cache()
     settings, model = prepare(settings)
     cluster = RayCluster(settings.ray_address, carry=carried(os.environ))
+    names = names_of(settings.name)
     held: socket.socket | None = None
     try:
         port = settings.port
@@ -83,6 +84,7 @@ def _serve(settings: ReasonerSettings, stop: StopSignals, on_ready: OnReady | No
             held = hold_port(settings.host, settings.port)
             port = held.getsockname()[1]
         cluster.start()
+        cluster.claim(names.gateways, remedy="give this one another --name and --port, or end that one first")
         stop.install()  # Ray has put handlers of its own in place
         setup = ReasonerSetup(settings, model, port, secrets.token_urlsafe(32))
         renewal = Renewal(settings, _deploy(setup, gateway))
@@ -96,10 +98,10 @@ def _serve(settings: ReasonerSettings, stop: StopSignals, on_ready: OnReady | No
                 on_ready(ready)
             _watch(cluster, stop, renewal)
         log.info("stopping", drain_timeout_s=settings.drain_timeout_s)
-        _drain(settings.drain_timeout_s)
+        _drain(names.registry, settings.drain_timeout_s)
     finally:
         stop.ignore()
-        _withdraw(cluster)
+        _withdraw(cluster, names)
         if held is not None:
             held.close()
 
@@ -120,7 +122,9 @@ def _deploy(setup: ReasonerSetup, gateway: type[Any] | None) -> RayControl:
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its lines are not JSON
     serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
-    start_fleet_actor(setup.fleet, affinity_rules(setup.settings), setup.settings.workers, setup.settings.log_level)
+    start_fleet_actor(
+        setup.names.registry, affinity_rules(setup.settings), setup.settings.workers, setup.settings.log_level
+    )
     control = RayControl(setup, gateway)
     control.deploy()
     return control
@@ -143,7 +147,7 @@ def _wait_ready(setup: ReasonerSetup, cluster: RayCluster, stop: StopSignals) ->
             cluster.record()
             _check_deployments(setup)
         try:
-            fleet = overview()
+            fleet = overview(setup.names.registry)
         except Exception:
             continue  # not up yet
         serving = [m for m in fleet.members if m.phase is ReplicaState.READY]
@@ -182,11 +186,11 @@ def _check_deployments(setup: ReasonerSetup) -> None:
     except Exception:
         return  # the controller is busy or being replaced; the next look tells
     for name, app in applications.items():
-        if name not in (APP_NAME, REPLICAS_APP_NAME) or app.status != "DEPLOY_FAILED":
+        if name not in (setup.names.gateways, setup.names.replicas) or app.status != "DEPLOY_FAILED":
             continue
         failures: list[Mapping[str, str]] = []
         with contextlib.suppress(Exception):
-            failures = list(overview().failures.values())
+            failures = list(overview(setup.names.registry).failures.values())
         if failures:
             raise _typed(failures[-1])
         lines = [line.strip() for line in str(app.message).splitlines() if line.strip()]
@@ -242,13 +246,13 @@ def _watch(cluster: RayCluster, stop: StopSignals, renewal: Renewal) -> None:
                 raise ServiceFailure("the Ray cluster was lost", code="cluster_lost") from None
 
 
-def _drain(timeout_s: float) -> None:
+def _drain(registry: str, timeout_s: float) -> None:
     """Tell gateways to take nothing new; wait until none of them answers anybody any more."""
     try:
-        ask_fleet("end")
+        ask_fleet(registry, "end")
         deadline = time.monotonic() + max(timeout_s, TICK_S)
         time.sleep(TICK_S)  # by then every gateway has heard it, and says what it still answers
-        while left := sum(gateway.in_flight for gateway in overview().gateways):
+        while left := sum(gateway.in_flight for gateway in overview(registry).gateways):
             if time.monotonic() >= deadline:
                 log.warning("drain_incomplete", in_flight=left)
                 return
@@ -257,7 +261,7 @@ def _drain(timeout_s: float) -> None:
         log.warning("drain_incomplete", exception=type(error).__name__)
 
 
-def _withdraw(cluster: RayCluster) -> None:
+def _withdraw(cluster: RayCluster, names: Names) -> None:
     """Take our applications off the cluster; end the cluster if it is ours."""
     if "ray" in sys.modules:
         import ray
@@ -265,14 +269,14 @@ def _withdraw(cluster: RayCluster) -> None:
 
         from cosmos3_serve.reasoner.registry import stop_fleet_actor
 
-        if ray.is_initialized():
+        if ray.is_initialized() and cluster.claimed:
             with contextlib.suppress(Exception):
                 if cluster.owned:
                     serve.shutdown()
                 else:
-                    serve.delete(APP_NAME)
-                    serve.delete(REPLICAS_APP_NAME)
-                stop_fleet_actor(FLEET_ACTOR)
+                    serve.delete(names.gateways)
+                    serve.delete(names.replicas)
+                stop_fleet_actor(names.registry)
     cluster.stop()
 
 

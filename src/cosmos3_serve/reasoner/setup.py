@@ -8,10 +8,7 @@ from pathlib import Path
 from cosmos3_serve.settings import ReasonerSettings
 from cosmos3_serve.weights.checkpoint import Weights
 
-APP_NAME = "cosmos3_reasoner"
-REPLICAS_APP_NAME = "cosmos3_reasoner_replicas"
 NAMESPACE = "cosmos3"
-FLEET_ACTOR = "cosmos3_reasoner_fleet"
 MODEL_NAME = "nvidia/cosmos3-nano-reasoner"
 SECRET_HEADER = "x-cosmos3-cluster-secret"
 
@@ -35,19 +32,44 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """What a service is called on its cluster.
+
+    Args:
+        gateways, replicas: Serve's applications.
+        registry: the actor, in `NAMESPACE`.
+    """
+
+    gateways: str
+    replicas: str
+    registry: str
+
+
+def names_of(service: str = "") -> Names:
+    """
+    Args:
+        service: `ReasonerSettings.name`; has no underscore, so that no two services share a name.
+    """
+    suffix = f"-{service}" if service else ""
+    return Names(f"cosmos3_reasoner{suffix}", f"cosmos3_reasoner_replicas{suffix}", f"cosmos3_reasoner_fleet{suffix}")
+
+
+@dataclass(frozen=True, slots=True)
 class ReasonerSetup:
     """
     Args:
         port: of the public socket.
         secret: what replicas ask for on every path; known to this service's processes only.
-        fleet: name of the registry's actor, in `NAMESPACE`.
     """
 
     settings: ReasonerSettings
     model: ServedModel
     port: int
     secret: str = field(repr=False)
-    fleet: str = FLEET_ACTOR
+
+    @property
+    def names(self) -> Names:
+        return names_of(self.settings.name)
 
 
 GatewaySetup = ReasonerSetup

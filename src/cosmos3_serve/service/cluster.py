@@ -37,6 +37,7 @@ OWNER = "owner"
 # A Unix socket's path has at most 107 bytes, of which Ray's session and socket names take 64 and our directory 12.
 MAX_BASE = 107 - 64 - 12
 CONNECT_S = 5.0
+CLAIMS = "cosmos3_claims"
 TRIES = 3  # an own cluster is given
 OBJECT_STORE_BYTES = 100 * MIB  # our messages are small and travel inline; this is about Ray's smallest
 
@@ -55,6 +56,10 @@ OWNED_ENV = {
 CONTROL_LOOP_ENV, CONTROL_LOOP_S = "RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.5"
 # Serve may not open a port of its own for HTTP: the ingress replica owns the public one.
 SERVE_ENV = {"RAY_SERVE_ENABLE_DIRECT_INGRESS": "0", "RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
+
+
+class _Claim:
+    """Holds a name; its process ends with that of the service."""
 
 
 class RayCluster:
@@ -79,11 +84,13 @@ class RayCluster:
         self.address = address
         self._carry = dict(carry or {})
         self.owned = address is None
+        self.claimed = False
         self.directory: Path | None = None
         self._environ = os.environ if environ is None else environ
         self._lock: IO[str] | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
         self._foreign: list[reaper.Process] = []
+        self._claim: Any = None  # an actor: it lives as long as we hold it
         mode = self._environ.get("RAY_AUTH_MODE")
         if mode not in (None, "", "token"):
             raise StartRefused(
@@ -131,6 +138,26 @@ class RayCluster:
                 raise
             raise self._failed(error) from None
         self.record()
+
+    def claim(self, name: str, *, remedy: str) -> None:
+        """Be the only one of this name on the cluster, for as long as this process lives; `claimed` then says so.
+
+        What a service that was killed left behind under its name may then be replaced.
+
+        Raises:
+            StartRefused: code `service_running`: another service has the name.
+        """
+        if not self.owned:
+            import ray
+
+            holder = ray.remote(_Claim).options(name=f"{name}-claim", namespace=CLAIMS, num_cpus=0, max_restarts=-1)
+            try:
+                self._claim = holder.remote()
+            except ValueError:
+                raise StartRefused(
+                    f"another service runs as {name} on this cluster", code="service_running", remedy=remedy
+                ) from None
+        self.claimed = True
 
     def record(self) -> None:
         """Note which processes are ours now. Call it now and then: the reaper ends what was noted last."""

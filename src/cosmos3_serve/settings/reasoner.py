@@ -128,6 +128,10 @@ class ReasonerSettings(Settings):
         60.0, "Seconds that running answers get to finish on shutdown.", env="COSMOS3_REASONER_DRAIN_TIMEOUT_S", ge=0
     )
     ray_address: str | None = option(None, "Join this Ray cluster instead of owning one.", env="COSMOS3_RAY_ADDRESS")
+    name: str = option(
+        "", "Name of the service on a cluster that others use too; each has a name and a port of its own.",
+        env="COSMOS3_REASONER_NAME", pattern=r"^([a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?)?$",
+    )  # fmt: skip
     cache_dir: Path | None = option(
         None, "Where generated and fetched files are cached; default: the user's cache folder.", env="COSMOS3_CACHE_DIR"
     )

@@ -22,7 +22,7 @@ REASONER_APP, REPLICAS_APP = "cosmos3_reasoner", "cosmos3_reasoner_replicas"
 # Long generations get this long to end; the settings' own minute is for one machine.
 GENERATOR_DRAIN_S = 600
 # Fixed by the manifest: another value here would contradict a probe, a mount or a Service.
-FIXED = ("host", "port", "ray_address", "cache_dir", "output_path", "vllm_python")
+FIXED = ("host", "port", "name", "ray_address", "cache_dir", "output_path", "vllm_python")
 MODELS: Mapping[Service, type[Settings]] = {"generator": GeneratorSettings, "reasoner": ReasonerSettings}
 
 

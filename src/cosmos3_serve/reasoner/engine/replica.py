@@ -55,7 +55,7 @@ class ReasonerReplica:
     async def __init__(self, setup: ReasonerSetup) -> None:  # type: ignore[misc]  # Serve awaits it
         logs.configure(setup.settings.log_level)
         self._settings = setup.settings
-        self._fleet = RayFleet(setup.fleet)
+        self._fleet = RayFleet(setup.names.registry)
         self._name = serve.get_replica_context().replica_id.unique_id
         try:
             self._engine, service = await self._start(setup)

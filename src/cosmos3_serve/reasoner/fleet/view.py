@@ -108,7 +108,7 @@ class FleetPort:
     def connect(cls, setup: ReasonerSetup, status: Callable[[], GatewayStatus] | None = None) -> FleetPort:
         from cosmos3_serve.reasoner.registry import RayFleet
 
-        return cls(RayFleet(setup.fleet), setup.secret, status)
+        return cls(RayFleet(setup.names.registry), setup.secret, status)
 
     def members(self) -> list[Member]:
         """Every replica, ordered by id; see `Member` for those that are away."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,7 +21,7 @@ from cosmos3_serve.reasoner.gateway.app import build_app
 from cosmos3_serve.reasoner.gateway.assemble import add_checks, assemble
 from cosmos3_serve.reasoner.gateway.info import ready_report
 from cosmos3_serve.reasoner.gateway.upkeep import Upkeep
-from cosmos3_serve.reasoner.setup import APP_NAME, REPLICAS_APP_NAME, ReasonerSetup
+from cosmos3_serve.reasoner.setup import Names, ReasonerSetup
 from cosmos3_serve.service import logs, memory
 from cosmos3_serve.service.http_server import HttpServer
 from cosmos3_serve.service.readiness import Remembered
@@ -60,7 +61,9 @@ class ReasonerGateway:
         self._front = front = assemble(setup, self._fleet, self.name, book)
         self._upkeep = Upkeep(front)
         add_checks(front, self._upkeep.canary)
-        self._serve_status = Remembered(_ask_serve, lambda said: SERVE_STATUS_S if said[0] else SERVE_STARTS_S)
+        self._serve_status = Remembered(
+            partial(_ask_serve, setup.names), lambda said: SERVE_STATUS_S if said[0] else SERVE_STARTS_S
+        )
         front.readiness.add("serve", self._serve_status)
         await front.upstream.start()
         self._server = HttpServer(build_app(front), setup.settings.host, setup.port)
@@ -150,14 +153,14 @@ class ReasonerGateway:
             raise RuntimeError("the HTTP server has ended")
 
 
-async def _ask_serve() -> tuple[bool, str]:
+async def _ask_serve(names: Names) -> tuple[bool, str]:
     """Whether Serve says that both applications run."""
 
     def ask() -> tuple[bool, str]:
         from ray import serve
 
         found = serve.status().applications
-        states = {name: str(getattr(found.get(name), "status", "missing")) for name in (APP_NAME, REPLICAS_APP_NAME)}
+        states = {name: str(getattr(found.get(name), "status", "missing")) for name in (names.gateways, names.replicas)}
         return serve_verdict(*(state.rpartition(".")[2] for state in states.values()))
 
     return await asyncio.to_thread(ask)
