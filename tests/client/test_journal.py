@@ -145,7 +145,7 @@ def test_a_damaged_record_is_reported(journals: Journals) -> None:
 def test_only_one_client_at_a_time_even_across_processes(journals: Journals) -> None:
     key = key_of("s3://bucket/out/")
     code = (
-        "import sys; from pathlib import Path; from cosmos3_serve.client.journal import Journals\n"
+        "import sys; from pathlib import Path; from cosmos3_serve.client.journals import Journals\n"
         "with Journals(Path(sys.argv[1])).lock(sys.argv[2]):\n    print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
