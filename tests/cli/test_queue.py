@@ -46,6 +46,22 @@ def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
+def test_ray_batch_resume_continues_a_queue(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the Job calls it, which knows nothing of queues; options are as they were at the start."""
+    site.limit(4)
+    path = site.lines(10)
+    resume = ["ray-batch", "--resume", "--json", "--output-path", str(site.out)]
+    assert run(*resume) == 2
+    assert said(capsys)["code"] == "no_such_run"
+    site.server.faults.failing = {"s00003": "error"}
+    assert run(*batch(site, path, "--json", "--part-attempts", "1")) in (4, 5)
+    capsys.readouterr()
+    assert run(*resume, "--allow-partial") == 0
+    assert said(capsys)["schema_version"] == "cosmos3.queue.index.v1"
+    assert run(*resume, "--input-path", str(site.lines(11))) == 2
+    assert said(capsys)["code"] == "queue_differs"
+
+
 def test_from_the_first_command_to_the_index(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     site.limit(4)
     path = site.lines(10)

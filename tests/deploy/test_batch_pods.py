@@ -50,7 +50,6 @@ class Pods:
                 "OUTPUT_URI": f"s3://{self.bucket}/out/",
                 "INPUT_URI": f"s3://{self.bucket}/batch.json",
                 "EXPECTED_REVISION": PIN,
-                "TIMEOUT_S": "60",
             }
             done = subprocess.run(["/bin/sh", "-c", SCRIPT], env=environ, capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout + done.stderr

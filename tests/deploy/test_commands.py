@@ -14,7 +14,7 @@ from support.manifests import everything
 from cosmos3_serve.deploy.kube.pod import containers_of
 from cosmos3_serve.service import probe
 
-VARIABLES = {"PROFILE": "round-robin", "MODEL": "nvidia/cosmos3-nano-reasoner", "TIMEOUT_S": "60"}
+VARIABLES = {"PROFILE": "round-robin", "MODEL": "nvidia/cosmos3-nano-reasoner"}
 
 
 def commands() -> list[tuple[str, list[str]]]:

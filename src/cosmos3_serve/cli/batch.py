@@ -37,7 +37,10 @@ def ray_batch(
         bool, typer.Option("--dry-run", help="Check the batch and print the plan; send nothing.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run of --output-path (or --run-id) where it stopped.")
+        bool,
+        typer.Option(
+            "--resume", help="Continue the run or queue of --output-path (or the run of --run-id) where it stopped."
+        ),
     ] = False,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Publish what succeeded, as status `partial`.")
@@ -51,16 +54,20 @@ def ray_batch(
     same run continues with --resume. Many batches or many samples become a queue of parts, each published on its own
     and then indexed; the same command continues it, on any number of machines (`cosmos3 queue`).
     """
+    from cosmos3_serve.cli import queue
     from cosmos3_serve.client.progress import Bars
     from cosmos3_serve.client.submit import submit_batch
     from cosmos3_serve.queue.sources import is_queue
+    from cosmos3_serve.queue.state import holds_queue
 
     # An empty flag is no flag: the environment decides, as in the baseline.
     flags["endpoint"] = [text for text in flags["endpoint"] or () if text.strip()]
-    settings = ClientSettings.load({name: value for name, value in flags.items() if value not in ("", [])})
+    flags = {name: value for name, value in flags.items() if value not in ("", [])}
+    settings = ClientSettings.load(flags)
+    if resume and not dry_run and output_path.strip() and holds_queue(output_path):
+        queue.go_on(output_path, flags, "generator", input_path=input_path, allow_partial=allow_partial, quiet=quiet)
+        return
     if is_queue(input_path):
-        from cosmos3_serve.cli import queue
-
         order = {"input_path": input_path, "output_path": output_path, "dry_run": dry_run}
         queue.work_on(
             settings, queue.generator_work(settings, run_id), {**order, "allow_partial": allow_partial}, quiet

@@ -70,23 +70,32 @@ def resume(
 ) -> None:
     """Lift a pause or cancellation, and work on the queue here until it ends; prints the index."""
     from cosmos3_serve.queue.records import Wanted
-    from cosmos3_serve.queue.state import kept_options, want
+    from cosmos3_serve.queue.state import want
 
     found = want(output_path, Wanted.RUNNING, ended_is_fine=work)
     if not work:
         _told(found, json)
         return
-    kept = kept_options(output_path, ClientSettings.load({"journal_dir": journal_dir}).journal_dir)
-    allow_partial = bool(kept.pop("allow_partial", False)) or allow_partial
-    run_id = str(kept.pop("run_id", ""))
-    flags = {**kept, "journal_dir": journal_dir} | ({"endpoint": endpoint} if endpoint else {})
-    order: Mapping[str, Any] = {"output_path": output_path, "allow_partial": allow_partial}
-    if found["kind"] == "reasoner":
-        work_on(
-            ReasonerBatchSettings.load(flags), reasoner_work(ReasonerBatchSettings.load(flags), run_id), order, quiet
-        )
+    flags = {"journal_dir": journal_dir, "endpoint": endpoint or None}
+    go_on(output_path, flags, found["kind"], allow_partial=allow_partial, quiet=quiet)
+
+
+def go_on(
+    output_path: str, flags: Mapping[str, Any], kind: str, *, input_path: str = "", allow_partial: bool, quiet: bool
+) -> None:
+    """Work on the queue that is at a place, with the options that it had here where `flags` say nothing else."""
+    from cosmos3_serve.queue.state import kept_options
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    kept = kept_options(output_path, ClientSettings.load({"journal_dir": given.get("journal_dir")}).journal_dir)
+    partial, run_id = bool(kept.pop("allow_partial", False)) or allow_partial, str(kept.pop("run_id", ""))
+    order = {"input_path": input_path, "output_path": output_path, "allow_partial": partial}
+    if kind == "reasoner":
+        questions = ReasonerBatchSettings.load({**kept, **given})
+        work_on(questions, reasoner_work(questions, run_id), order, quiet)
     else:
-        work_on(ClientSettings.load(flags), generator_work(ClientSettings.load(flags), run_id), order, quiet)
+        samples = ClientSettings.load({**kept, **given})
+        work_on(samples, generator_work(samples, run_id), order, quiet)
 
 
 def work_on(

@@ -52,8 +52,9 @@ def recover(
         Path | None, typer.Option("--journal-dir", help="Where the first attempt kept its runs.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds for what is asked of the service.")
-    ] = 1800,
+        float | None,
+        typer.Option("--timeout", min=1, help="Seconds for what is asked of the service; default: as of ray-batch."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no notices.")] = False,
     json: JsonOption = False,
 ) -> int:

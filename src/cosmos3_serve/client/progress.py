@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 LOG = logging.getLogger("cosmos3_serve.client")
 
@@ -44,31 +47,21 @@ class Silent:
         LOG.warning("%s", text)
 
 
-class Bars:
-    """Samples done, the current step, bytes and time left, on stderr; a context manager.
+class Terminal:
+    """Bars and notices on stderr; a context manager. Without a terminal nothing moves, and only notices are printed.
 
-    Without a terminal nothing moves, and only notices are printed.
+    Args:
+        columns: of rich's progress display.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *columns: ProgressColumn, quiet: bool = False) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._quiet = quiet
-        self._bars = RichProgress(
-            TextColumn("{task.description:<12}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-            disable=quiet or not self._console.is_terminal,
-        )
-        self._samples = self._bars.add_task("samples", total=None, note="", visible=False)
-        self._bytes = self._bars.add_task("MiB", total=None, note="", visible=False)
+        hidden = quiet or not self._console.is_terminal
+        self._bars = RichProgress(*columns, console=self._console, transient=True, disable=hidden)
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -79,12 +72,27 @@ class Bars:
     ) -> None:
         self._bars.stop()
 
+    def notice(self, text: str, style: str = "yellow") -> None:
+        if not self._quiet:
+            self._console.print(text, style=style, markup=False)
+
+
+class Bars(Terminal):
+    """Samples done, the current step, bytes and time left."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+        text, note = TextColumn("{task.description:<12}"), TextColumn("{task.fields[note]}")
+        super().__init__(text, BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn(), quiet=quiet)
+        self._samples = self._bars.add_task("samples", total=None, note="", visible=False)
+        self._bytes = self._bars.add_task("MiB", total=None, note="", visible=False)
+
     def phase(self, name: str) -> None:
         self._bars.update(self._samples, note=name, visible=True)
 
     def submitting(self, request_id: str, resume: str) -> None:
-        if not self._quiet:
-            self._console.print(f"request {request_id}; if this is interrupted: {resume}", style="dim", markup=False)
+        self.notice(f"request {request_id}; if this is interrupted: {resume}", style="dim")
 
     def samples(self, done: int, total: int) -> None:
         self._bars.update(self._samples, completed=done, total=total, visible=True)
@@ -94,7 +102,3 @@ class Bars:
 
     def bytes(self, done: int, total: int) -> None:
         self._bars.update(self._bytes, completed=done >> 20, total=max(1, total >> 20), visible=True)
-
-    def notice(self, text: str) -> None:
-        if not self._quiet:
-            self._console.print(text, style="yellow", markup=False)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,10 @@ from typing import Any
 from cosmos3_serve.client import outcome
 from cosmos3_serve.client.progress import Progress, Silent
 from cosmos3_serve.client.resume import resume as resume_run
+from cosmos3_serve.client.signals import until_signal
 from cosmos3_serve.client.submission import CONCURRENCY, SPOOL_BYTES, Order, Submission
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
-from cosmos3_serve.errors import UsageError
+from cosmos3_serve.errors import Interrupted, UsageError
 from cosmos3_serve.settings import TOKEN_ENV
 
 SETTLE_S = 5.0  # a run that was posted ends by itself at the deadline, and then brings its journal in line
@@ -86,7 +85,12 @@ def submit_batch(
         # A notebook's loop stays its own.
         with ThreadPoolExecutor(max_workers=1) as pool:
             return pool.submit(asyncio.run, submit_batch_async(order, progress)).result()
-    return asyncio.run(_until_signal(_submission(order, progress)))
+    submission = _submission(order, progress)
+
+    def interrupted() -> Interrupted:
+        return outcome.interrupted(submission.journal, submission.resume_command)
+
+    return asyncio.run(until_signal(_execute(submission), interrupted))
 
 
 async def submit_batch_async(order: Order, progress: Progress | None = None) -> dict[str, Any]:
@@ -111,35 +115,6 @@ async def _execute(submission: Submission) -> dict[str, Any]:
             return await (resume_run(submission) if submission.order.resume else submission.start())
     except TimeoutError:
         raise submission.deadline.exceeded("preparing; nothing was changed by it") from None
-
-
-async def _until_signal(submission: Submission) -> dict[str, Any]:
-    """Run it; Ctrl-C and SIGTERM end it cleanly.
-
-    Raises:
-        Interrupted: with what to do next.
-    """
-    task = asyncio.ensure_future(_execute(submission))
-    stopped = False
-
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-        task.cancel()
-
-    loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
-    main = threading.current_thread() is threading.main_thread()
-    for number in signals if main else ():
-        loop.add_signal_handler(number, stop)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if not stopped:
-            raise
-        raise outcome.interrupted(submission.journal, submission.resume_command) from None
-    finally:
-        for number in signals if main else ():
-            loop.remove_signal_handler(number)
 
 
 def _loop_runs() -> bool:

@@ -18,6 +18,7 @@ from cosmos3_serve.errors import (
 )
 
 SAMPLES_FAILED = "samples_failed"
+PATIENCE_S = 1800.0  # in which no part can be worked on, before a worker ends
 # Another worker, another process of this machine or a service that is away has to do something first.
 BUSY = frozenset({"run_in_progress", "publication_in_progress", "part_bound"})
 # The service is away or full; nothing is wrong with the part.

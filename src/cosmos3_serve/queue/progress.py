@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
+from cosmos3_serve.client.progress import Terminal
 from cosmos3_serve.queue.board import Figures
 
 LOG = logging.getLogger("cosmos3_serve.queue")
@@ -30,47 +30,19 @@ class Silent:
         LOG.warning("%s", text)
 
 
-class QueueBars:
-    """Samples and parts, failures, and the time left, on stderr; a context manager. Without a terminal only notices."""
+class QueueBars(Terminal):
+    """Samples and parts, failures, and the time left."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as RichProgress
 
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._quiet = quiet
-        self._bars = RichProgress(
-            TextColumn("samples"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=self._console,
-            transient=True,
-            disable=quiet or not self._console.is_terminal,
-        )
+        columns = TextColumn("samples"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}")
+        super().__init__(*columns, quiet=quiet)
         self._task = self._bars.add_task("samples", total=None, note="")
 
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
-
     def figures(self, figures: Figures) -> None:
-        self._bars.update(
-            self._task,
-            total=figures.samples,
-            completed=figures.samples_ended + figures.samples_running,
-            note=described(figures),
-        )
-
-    def notice(self, text: str) -> None:
-        if not self._quiet:
-            self._console.print(text, style="yellow", markup=False)
+        ended = figures.samples_ended + figures.samples_running
+        self._bars.update(self._task, total=figures.samples, completed=ended, note=described(figures))
 
 
 def described(figures: Figures) -> str:

@@ -6,14 +6,13 @@ import asyncio
 import os
 import secrets
 import shlex
-import signal
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from cosmos3_serve.client import load
+from cosmos3_serve.client.signals import until_signal
 from cosmos3_serve.errors import (
     Cosmos3RayServeError,
     FieldError,
@@ -24,6 +23,7 @@ from cosmos3_serve.errors import (
 )
 from cosmos3_serve.publication.layout import INDEX
 from cosmos3_serve.queue import planning
+from cosmos3_serve.queue.attempts import PATIENCE_S
 from cosmos3_serve.queue.database import QueueDatabase, folder_of
 from cosmos3_serve.queue.endpoints import Endpoint, Fleet
 from cosmos3_serve.queue.generator import GeneratorOptions
@@ -36,7 +36,6 @@ from cosmos3_serve.queue.worker import Worker
 from cosmos3_serve.storage.files import in_thread
 
 SHOWN_FAILURES = 100
-PATIENCE_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,8 @@ def run_queue(order: QueueOrder, progress: QueueProgress | None = None) -> dict[
         Incomplete: exit code 5; Interrupted (130): the same command, or `cosmos3 queue resume`, continues it.
         Cosmos3Error: no part can be done from here.
     """
-    return asyncio.run(_until_signal(order, progress or Silent()))
+    work = run_queue_async(order, progress)
+    return asyncio.run(until_signal(work, lambda: _interrupted(order)))
 
 
 async def run_queue_async(
@@ -196,30 +196,10 @@ def resume_command(output_path: str, work: Work) -> str:
     return shlex.join(words)
 
 
-async def _until_signal(order: QueueOrder, progress: QueueProgress) -> dict[str, Any]:
-    task = asyncio.ensure_future(run_queue_async(order, progress))
-    stopped = False
-
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-        task.cancel()
-
-    loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
-    main = threading.current_thread() is threading.main_thread()
-    for number in signals if main else ():
-        loop.add_signal_handler(number, stop)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if not stopped:
-            raise
-        raise Interrupted(
-            "stopped; nothing is lost",
-            remedy="continue with the same command, or with: "
-            f"{resume_command(order.output_path, order.work)}; running parts go on at their services, "
-            "`cosmos3 queue cancel` ends them",
-        ) from None
-    finally:
-        for number in signals if main else ():
-            loop.remove_signal_handler(number)
+def _interrupted(order: QueueOrder) -> Interrupted:
+    return Interrupted(
+        "stopped; nothing is lost",
+        remedy="continue with the same command, or with: "
+        f"{resume_command(order.output_path, order.work)}; running parts go on at their services, "
+        "`cosmos3 queue cancel` ends them",
+    )

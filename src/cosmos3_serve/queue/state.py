@@ -44,6 +44,18 @@ def kept_options(
         return database.options()
 
 
+def holds_queue(output_path: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a queue was planned at an output path.
+
+    Raises:
+        UsageError: it is no output path.
+        StorageFailure: storage would not tell.
+    """
+    environ = os.environ if environ is None else environ
+    place = QueuePlace.at(load.check_output(output_path, environ), environ)
+    return asyncio.run(place.plan()) is not None
+
+
 def want(
     output_path: str, wanted: Wanted, environ: Mapping[str, str] | None = None, *, ended_is_fine: bool = False
 ) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from cosmos3_serve.errors import Cosmos3Error, Incomplete, IntegrityError, StorageFailure
 from cosmos3_serve.publication.layout import MAX_RECORD_BYTES, PROVENANCE
-from cosmos3_serve.queue.attempts import Meaning, meaning_of
+from cosmos3_serve.queue.attempts import PATIENCE_S, Meaning, meaning_of
 from cosmos3_serve.queue.board import Board, Figures
 from cosmos3_serve.queue.database import QueueDatabase
 from cosmos3_serve.queue.endpoints import Endpoint, Fleet
@@ -75,7 +75,7 @@ class Worker:
     runner: Runner
     progress: QueueProgress
     attempts: int = 2
-    patience_s: float = 1800.0
+    patience_s: float = PATIENCE_S
     resume_command: str = "cosmos3 queue resume"
     board: Board = field(init=False)
 

@@ -25,7 +25,7 @@ class ClientSettings(Settings):
     )  # fmt: skip
     timeout: float | None = option(
         None, "Seconds for the whole submission, one deadline; default: 1800, and 30 for each image, 5 for each frame.",
-        ge=1, le=7 * 24 * 3600,
+        env="COSMOS3_CLIENT_TIMEOUT_S", ge=1, le=7 * 24 * 3600,
     )  # fmt: skip
     concurrency: int = option(4, "Downloads at once.", env="COSMOS3_CLIENT_CONCURRENCY", ge=1, le=64)
     spool_bytes: ByteSize = option(

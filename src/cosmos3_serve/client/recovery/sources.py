@@ -11,6 +11,7 @@ from pathlib import Path
 from cosmos3_serve.client import follow, load
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.http import Service
+from cosmos3_serve.client.limits import default_timeout_s
 from cosmos3_serve.client.recovery.first_attempt import Origin
 from cosmos3_serve.client.recovery.native_files import LocalTree, Natives, PrefixTree, Tree
 from cosmos3_serve.client.recovery.native_hashes import MAX_BYTES, parse_hashes
@@ -41,6 +42,7 @@ class RecoverOrder:
         request_id: the request (or run) id of the first attempt; may be empty where the batch file carries one.
         input_path: the original batch; not needed where the journal of the first attempt is here.
         hashes: file or s3:// object with SHA-256 sums made where the outputs lay.
+        timeout: seconds for what is asked of the service; None: as for submitting the batch.
         dry_run: qualify and report; publish nothing.
     """
 
@@ -56,7 +58,7 @@ class RecoverOrder:
     allow_partial: bool = False
     dry_run: bool = False
     journal_dir: Path | None = None
-    timeout: float = 1800
+    timeout: float | None = None
     spool_bytes: int = SPOOL_BYTES
 
 
@@ -152,7 +154,9 @@ async def _from_service(
     token = load.token_of(order.token_env, environ)
     if warning := load.plain_http_warning(endpoint):
         notice(warning)
-    service = await stack.enter_async_context(Service(endpoint, token, Deadline(order.timeout), on_retry=notice))
+    service = await stack.enter_async_context(
+        Service(endpoint, token, Deadline(order.timeout or default_timeout_s(origin.request)), on_retry=notice)
+    )
     ledger, view = await follow.probe(service, request_id)
     _require_ended(request_id, ledger, view)
     response = await follow.fetch_response(service, request_id)

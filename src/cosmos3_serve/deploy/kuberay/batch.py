@@ -53,7 +53,7 @@ MARGIN_S = 1800
 SCRIPT = """set -eu
 rc=0
 said=$(cosmos3 ray-batch --resume --json --output-path "$OUTPUT_URI" \\
-  --expected-revision "$EXPECTED_REVISION" --timeout "$TIMEOUT_S") || rc=$?
+  --expected-revision "$EXPECTED_REVISION") || rc=$?
 case "$rc:$said" in
 2:*'"no_such_run"'*) ;;
 *)
@@ -63,7 +63,7 @@ case "$rc:$said" in
 esac
 cosmos3 ray-health --timeout 30
 exec cosmos3 ray-batch --input-path "$INPUT_URI" --output-path "$OUTPUT_URI" \\
-  --expected-revision "$EXPECTED_REVISION" --timeout "$TIMEOUT_S"
+  --expected-revision "$EXPECTED_REVISION"
 """
 
 
@@ -133,7 +133,8 @@ def _spec(values: KuberayValues, service: str, engine: str, name: str, *, each_r
     ]
     return JobSpec(
         backoff_limit=batch.attempts,
-        active_deadline_seconds=(batch.attempts + 1) * batch.timeout_s + MARGIN_S,
+        # Without a limit the client derives its own from the samples, a week at most.
+        active_deadline_seconds=(batch.attempts + 1) * batch.timeout_s + MARGIN_S if batch.timeout_s else WEEK_S,
         ttl_seconds_after_finished=WEEK_S,
         pod_failure_policy=FailurePolicy(rules=rules),
         template=PodTemplate(
@@ -161,12 +162,13 @@ def _env(values: KuberayValues, service: str, engine: str, *, each_run: bool) ->
     fixed = {
         "NPA_COSMOS3_RAY_ENDPOINT": batch.endpoint or f"http://{serve_service(service)}:{PORT}",
         "EXPECTED_REVISION": batch.expected_revision or revision_of(engine),
-        "TIMEOUT_S": str(batch.timeout_s),
         "INPUT_URI": batch.input_uri,
         "COSMOS3_CLIENT_JOURNAL_DIR": JOURNAL,
         "COSMOS3_CLIENT_SPOOL_BYTES": str(batch.spool_bytes),
         "HOME": "/tmp",
     }
+    if batch.timeout_s:
+        fixed["COSMOS3_CLIENT_TIMEOUT_S"] = str(batch.timeout_s)
     found = env(**fixed)
     found.append(secret_env("NPA_COSMOS3_RAY_TOKEN", secrets.token, batch.token_key))
     found += [*storage_env(values, optional=False), *trust_env(values.ca_bundle)]

@@ -181,11 +181,16 @@ class Ingress(Values):
 
 class Batch(Placement):
     name: Name = value("cosmos3-ray-batch", "Name of the workflow's objects.", max_length=40)
-    input_uri: str = value(f"s3://{PLACEHOLDER}/batch.json", "The batch; required.", pattern="^s3://")
+    input_uri: str = value(
+        f"s3://{PLACEHOLDER}/batch.json", "A batch, or a queue's prefix/ or .jsonl; required.", pattern="^s3://"
+    )
     output_uri: str = value(f"s3://{PLACEHOLDER}/outputs/", "Where it is published; required.", pattern="^s3://.*/$")
     endpoint: str = value("", "The ready service; default: the rendered one, in this namespace.")
     expected_revision: str = value("", "Framework revision that the service must report; default: of the engine.")
-    timeout_s: int = value(1800, "Seconds for the whole submission.", ge=1, le=604_800)
+    timeout_s: int | None = value(
+        None, "Seconds for the whole submission, or for one attempt at a queue's part; default: from the samples.",
+        ge=1, le=604_800,
+    )  # fmt: skip
     attempts: int = value(6, "Times that a pod is started again; each resumes.", ge=0)
     schedule: str = value("0 3 * * *", "Of the CronJob, in cron's five fields.", pattern=r"^\S+( \S+){4}$")
     token_key: Name = value("token", "Key of the token's Secret that holds one bearer token alone.")
