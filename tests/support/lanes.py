@@ -33,6 +33,7 @@ LANES = {
         "e2e/test_rolling_restart.py",
         "e2e/test_scaling.py",
         "e2e/test_shared_cluster.py",
+        "e2e/test_lost_node.py",
         "e2e/test_quickstart.py",
         "e2e/test_reasoner_quality.py",
         "faults/test_generator_faults.py",
