@@ -21,6 +21,7 @@ BLOCKS = {
     "errors": tables.errors_markdown,
     "specific codes": tables.codes_markdown,
     "sample codes": tables.samples_markdown,
+    "request fields": tables.fields_markdown,
     "replica figures": tables.replica_figures_markdown,
 }
 BLOCK = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

@@ -47,7 +47,7 @@ LONG, LONGER = "word " * 1_600, "word " * 6_500
 # Paths that a replica serves; none of them is the gateway's.
 INNER = (
     ("GET", "/version"), ("GET", "/load"), ("GET", "/ping"), ("POST", "/tokenize"), ("POST", "/detokenize"),
-    ("POST", "/v1/completions"), ("POST", "/v1/responses"), ("POST", "/v1/messages"), ("POST", "/reset_mm_cache"),
+    ("POST", "/v1/messages"), ("POST", "/reset_mm_cache"),
 )  # fmt: skip
 FIGURES = (
     "vllm:num_requests_running", "vllm:prompt_tokens_total", "vllm:generation_tokens_total",

@@ -1,4 +1,5 @@
-"""A STUB of a vLLM server: it answers chat completions as vLLM 0.32 was seen to answer, and understands nothing.
+"""A STUB of a vLLM server: it answers chat, completions and responses as vLLM 0.32 was seen to answer, and understands
+nothing.
 
 Seen: the refusal of a uuid without data that it does not hold, error objects whose code is a number, usage with
 multimodal tokens, a first chunk with a role, `[DONE]`, and the abort of what a client no longer waits for.
@@ -59,7 +60,8 @@ class StubReplica:
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/metrics", self._metrics)
-        app.router.add_post("/v1/chat/completions", self._chat)
+        for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
+            app.router.add_post(path, self._chat)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
@@ -118,9 +120,11 @@ class StubReplica:
             if missing is not None:
                 return missing
             if body.get("stream"):
+                if "input" in body:
+                    return await self._typed_stream(request, body)
                 return await self._stream(request, body)
             await self.gate.wait()
-            return web.json_response(self._whole(body))
+            return web.json_response(self._response(body) if "input" in body else self._whole(body))
         except asyncio.CancelledError:
             self.aborted += 1
             raise
@@ -131,12 +135,15 @@ class StubReplica:
 
     def _take_media(self, body: dict[str, Any]) -> web.Response | None:
         counts = {"image": 0, "video": 0}
-        for message in body["messages"]:
-            for part in message["content"] if isinstance(message["content"], list) else ():
-                kind = {"video_url": "video", "image_url": "image"}.get(part.get("type", ""))
+        turns = body.get("messages", body.get("input"))
+        for message in turns if isinstance(turns, list) else ():
+            content = message.get("content")
+            for part in content if isinstance(content, list) else ():
+                kind = {"video_url": "video", "image_url": "image", "input_image": "image"}.get(part.get("type", ""))
                 if kind is None:
                     continue
-                value, uuid = part[part["type"]], part.get("uuid")
+                value, uuid = part.get("video_url") or part.get("image_url"), part.get("uuid")
+                value = {"url": value} if isinstance(value, str) else value
                 if value is None and uuid not in self.held:
                     text = f"Cache miss for {kind} at index {counts[kind]} but data is not provided."
                     return vllm_error(400, text)
@@ -156,15 +163,71 @@ class StubReplica:
                 "prompt_tokens_details": {"cached_tokens": 0, "multimodal_tokens": {"video": 40 * videos}}}  # fmt: skip
 
     def _whole(self, body: dict[str, Any]) -> dict[str, Any]:
-        message = {"role": "assistant", "content": self.name + " word" * self.tokens}
+        words = self.name + " word" * self.tokens
+        if "prompt" in body:
+            prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+            choices = [
+                {"index": i, "text": words, "finish_reason": "stop", "logprobs": None} for i in range(len(prompts))
+            ]
+            return {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": body["model"],
+                    "choices": choices, "usage": self._usage(body)}  # fmt: skip
+        message = {"role": "assistant", "content": words}
         choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
         return {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body["model"],
                 "choices": [choice], "usage": self._usage(body)}  # fmt: skip
+
+    def _response(self, body: dict[str, Any], status: str = "completed") -> dict[str, Any]:
+        text = {"type": "output_text", "text": self.name + " word" * self.tokens, "annotations": [], "logprobs": None}
+        message = {"type": "message", "id": "msg_1", "role": "assistant", "status": status, "content": [text]}
+        usage = {"input_tokens": 12, "output_tokens": self.tokens, "total_tokens": 12 + self.tokens,
+                 "input_tokens_details": {"cached_tokens": 0},
+                 "output_tokens_details": {"reasoning_tokens": 0}}  # fmt: skip
+        return {"id": "resp_1", "object": "response", "created_at": 1, "model": body["model"], "status": status,
+                "output": [message] if status == "completed" else [], "usage": usage, "parallel_tool_calls": True,
+                "tool_choice": "auto", "tools": [], "temperature": 1.0, "top_p": 1.0}  # fmt: skip
+
+    async def _typed_stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """Two events come before the engine has done anything; after the last one the connection just ends."""
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        await answer.prepare(request)
+        begun = self._response(body, "in_progress")
+        await self.typed(answer, "response.created", response=begun)
+        await self.typed(answer, "response.in_progress", response=begun)
+        await self.gate.wait()
+        if self.turns and (told := await self.turns.pop(0)(self, request, body)) is not None:
+            return told
+        whole = self._response(body)
+        (message,) = whole["output"]
+        where = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+        part = {"type": "output_text", "text": "", "annotations": []}
+        await self.typed(answer, "response.output_item.added", output_index=0, item={**message, "content": []})
+        await self.typed(answer, "response.content_part.added", part=part, **where)
+        for word in message["content"][0]["text"].split():
+            await self.typed(answer, "response.output_text.delta", delta=f"{word} ", logprobs=[], **where)
+        await self.typed(answer, "response.output_item.done", output_index=0, item=message)
+        await self.typed(answer, "response.completed", response=whole)
+        await answer.write_eof()
+        return answer
+
+    @staticmethod
+    async def typed(answer: web.StreamResponse, kind: str, **fields: Any) -> None:
+        event = {"type": kind, "sequence_number": 1, **fields}
+        await answer.write(f"event: {kind}\ndata: {json.dumps(event)}\n\n".encode())
 
     async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await answer.prepare(request)
         await self.gate.wait()
+        if "prompt" in body:
+            for number in range(self.tokens):
+                choice = {"index": 0, "text": f"{self.name} " if number == 0 else "word ", "logprobs": None,
+                          "finish_reason": "stop" if number == self.tokens - 1 else None}  # fmt: skip
+                chunk = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": MODEL_NAME,
+                         "choices": [choice]}  # fmt: skip
+                await answer.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+            await answer.write(b"data: [DONE]\n\n")
+            await answer.write_eof()
+            return answer
         await self.event(answer, {"role": "assistant", "content": ""})
         for number in range(self.tokens):
             await self.event(answer, {"content": f"{self.name} " if number == 0 else "word "})

@@ -193,6 +193,28 @@ def samples_markdown() -> str:
     return markdown(sample_rows(), ("code",))
 
 
+def fields_markdown() -> str:
+    """Every field of the reasoner's endpoints, and who acts on it there."""
+    from cosmos3_serve.reasoner.gateway.endpoint import ENDPOINTS
+    from cosmos3_serve.reasoner.gateway.fields import shown_value
+
+    rows: dict[str, dict[str, str]] = {}
+    notes: dict[str, dict[str, list[str]]] = {}
+    for endpoint in ENDPOINTS:
+        column = endpoint.path.removeprefix("/v1/").replace("chat/completions", "chat")
+        for name, field in endpoint.fields.items():
+            row = rows.setdefault(name, {"field": name, "chat": "", "completions": "", "responses": ""})
+            row[column] = field.role.value
+            taken = f"only {' or '.join(map(shown_value, field.values))}" if field.values else ""
+            note = "; ".join(filter(None, (taken, field.note)))
+            notes.setdefault(name, {}).setdefault(note, []).append(column)
+    for name, row in rows.items():
+        said = [(note, columns) for note, columns in notes[name].items() if note]
+        everywhere = len(notes[name]) == 1
+        row["meaning"] = "; ".join(n if everywhere else f"{', '.join(columns)}: {n}" for n, columns in said)
+    return markdown([rows[name] for name in sorted(rows)], ("field",))
+
+
 def replica_figures_markdown() -> str:
     from cosmos3_serve.reasoner.gateway.replica_figures import FAMILIES
 

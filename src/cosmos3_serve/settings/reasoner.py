@@ -103,6 +103,13 @@ class ReasonerSettings(Settings):
         20 * 1024 * MIB, "Bytes of shared uploads of one tenant.", env="COSMOS3_REASONER_MEDIA_STORE_TENANT_BYTES",
         ge=MIB,
     )  # fmt: skip
+    tool_parser: str = option(
+        "hermes",
+        "How vLLM reads tool calls out of the model's words: one of its parsers; none: only calls that the client"
+        " demands.",
+        env="COSMOS3_REASONER_TOOL_PARSER",
+        min_length=1,
+    )
     vllm_python: Path | None = option(
         None, "Python that has vLLM; default: .venv-vllm beside this one, else this one.", env="COSMOS3_VLLM_PYTHON"
     )

@@ -170,6 +170,15 @@ def test_what_every_replica_gets() -> None:
         assert value(found, "--allowed-media-domains") == "nowhere.invalid"
 
 
+def test_tool_calls_are_read_as_the_model_s_template_writes_them_unless_switched_off() -> None:
+    for hardware in (CPU, H200):
+        found = plan(hardware)
+        assert "--enable-auto-tool-choice" in found.argv and value(found, "--tool-call-parser") == "hermes"
+        assert value(plan(hardware, tool_parser="qwen3_coder"), "--tool-call-parser") == "qwen3_coder"
+        off = plan(hardware, tool_parser="none").argv
+        assert "--enable-auto-tool-choice" not in off and "--tool-call-parser" not in off
+
+
 def test_an_older_vllm_is_not_given_what_it_does_not_know() -> None:
     argv = engine_plan(NANO, ReasonerSettings(), H200, version=(0, 25)).argv
     assert "--trust-request-mm-kwargs" not in argv

@@ -33,11 +33,11 @@ async def test_text_is_answered_whole_and_streamed(tmp_path: Path) -> None:
 async def test_what_the_engine_offers_passes_and_what_is_ours_does_not(tmp_path: Path) -> None:
     sent = {
         "stop": ["x"], "seed": 7, "logprobs": True, "top_logprobs": 2, "max_completion_tokens": 9, "n": 1,
-        "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a+"}, "made_up": {"x": [1]},
+        "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a+"}, "logit_bias": {"5": 1},
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
         "mm_processor_kwargs": {"fps": 1}, "chat_template_kwargs": {"enable_thinking": False},
     }  # fmt: skip
-    ours = {"cosmos3": {"explain": False}, "session_id": "s", "request_id": "mine", "kv_transfer_params": {"a": 1}}
+    ours = {"cosmos3": {"explain": False}, "session_id": "s", "store": False, "metadata": {"a": "b"}}
     async with world(tmp_path, replicas=1) as here, here.client() as http:
         assert (await http.post(CHAT, json=text(**sent, **ours))).status_code == 200
         (body,) = here.replicas[0].asked
@@ -186,7 +186,7 @@ async def test_bad_session_headers_are_refused(tmp_path: Path) -> None:
 
 async def test_a_session_field_behind_five_megabytes_counts(tmp_path: Path) -> None:
     big = about(data_url(video()), "word " * 400_000)
-    raw = json.dumps(big)[:-1].encode() + b', "padding": "' + b"x" * 3_500_000 + b'", "session_id": "behind-it-all"}'
+    raw = json.dumps(big)[:-1].encode() + b', "stop": ["' + b"x" * 3_500_000 + b'"], "session_id": "behind-it-all"}'
     assert len(raw) > 5_000_000
     async with world(tmp_path) as here, here.client() as http:
         first = await http.post(CHAT, content=raw)
@@ -268,10 +268,10 @@ async def test_new_media_is_not_tried_on_a_second_replica(tmp_path: Path) -> Non
 async def test_fifty_bad_requests_leave_every_replica_healthy(tmp_path: Path) -> None:
     async with world(tmp_path) as here, here.client() as http:
         for stub in here.replicas:
-            stub.turns += [says(400, "max_tokens is too large: 99999999", "BadRequestError")] * 50
-        told = await asyncio.gather(*(http.post(CHAT, json=text(max_tokens=99_999_999)) for _ in range(50)))
+            stub.turns += [says(400, "max_tokens is too large: 9999", "BadRequestError")] * 50
+        told = await asyncio.gather(*(http.post(CHAT, json=text(max_tokens=9_999)) for _ in range(50)))
         assert {a.status_code for a in told} == {400}
-        assert told[0].json()["error"]["message"] == "max_tokens is too large: 99999999"
+        assert told[0].json()["error"]["message"] == "max_tokens is too large: 9999"
         fleet = here.front.router.health.fleet(here.front.clock())
         assert {view.state.value for view in fleet.replicas.values()} == {"ready"}
         assert here.front.router.counters.retries == 0

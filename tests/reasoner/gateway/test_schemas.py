@@ -34,7 +34,8 @@ def bodies(schema: Any) -> list[tuple[str, dict[str, Any]]]:
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
         ),
         ("structured_outputs.json", {"structured_outputs": {"json": schema}}),
-        ("guided_json", {"guided_json": schema}),
+        ("text.format.schema", {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}}),
+        ("tools[0].parameters", {"tools": [{"type": "function", "name": "f", "parameters": schema}]}),
         ("tools[1].function.parameters", {"tools": [{}, {"type": "function", "function": {"parameters": schema}}]}),
     ]
 
@@ -57,9 +58,9 @@ def test_depth_and_size_have_a_bound() -> None:
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(MAX_NODES - 10):
         deep = {"not": deep}
-    check_schemas({"guided_json": deep})
+    check_schemas({"structured_outputs": {"json": deep}})
     with pytest.raises(InvalidRequest, match=str(MAX_NODES)):
-        check_schemas({"guided_json": {"enum": [{} for _ in range(MAX_NODES)]}})
+        check_schemas({"structured_outputs": {"json": {"enum": [{} for _ in range(MAX_NODES)]}}})
 
 
 async def test_the_client_reads_why_and_no_replica_is_asked(tmp_path: Path) -> None:

@@ -13,14 +13,16 @@ from support.s3 import LocalS3, keys_of
 from support.stub_replica import says
 
 from cosmos3_serve.reasoner.gateway.app import build_app, loggable
+from cosmos3_serve.reasoner.gateway.endpoint import COMPLETIONS, RESPONSES
 from cosmos3_serve.reasoner.setup import MODEL_NAME
 
 PATHS = [
-    CHAT, "/v1/models", f"/v1/models/{MODEL_NAME}", "/v1/files", "/v1/files/file-1", "/v1/files/file-1/content",
-    "/v1/sessions", "/v1/sessions/explain", "/health", "/ready", "/metrics", "/system-info", "/", "/docs",
-    "/openapi.json", "/-/healthz", "/-/routes", "/load", "/version", "/tokenize", "/v1/completions", "/nothing",
+    CHAT, COMPLETIONS.path, RESPONSES.path, "/v1/responses/resp_1", "/v1/models", f"/v1/models/{MODEL_NAME}",
+    "/v1/files", "/v1/files/file-1", "/v1/files/file-1/content", "/v1/sessions", "/v1/sessions/explain", "/health",
+    "/ready", "/metrics", "/system-info", "/", "/docs", "/openapi.json", "/-/healthz", "/-/routes", "/load",
+    "/version", "/tokenize", "/v1/messages", "/v1/embeddings", "/v1/completions/", "/nothing",
 ]  # fmt: skip
-SERVED = frozenset(PATHS[:12])
+SERVED = frozenset(PATHS[:15])
 
 
 async def test_every_path_wants_the_token_before_a_body_is_read(tmp_path: Path) -> None:
@@ -43,8 +45,9 @@ async def test_no_route_of_a_replica_or_of_serve_is_reachable(tmp_path: Path) ->
             if path not in SERVED:
                 assert told.status_code == 404, path
                 assert set(told.json()["error"]) >= {"message", "type", "param", "code"}
-        wrong = await http.get(CHAT)
-        assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+        for path in (CHAT, COMPLETIONS.path, RESPONSES.path):
+            wrong = await http.get(path)
+            assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
 
 
 async def test_a_safe_request_id_comes_back_and_another_is_replaced(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ processor threads
     with 8. More renderer processes are not possible: vLLM refuses them while the processor cache is on. On CPU the
     threads run the model too: at most 8, and cores / replicas. Not on the GPU, where it takes 265 ms: vLLM 0.32 refuses
     that beside the model, since it does not count the processor's memory.
+tool calls
+    The model's chat template has it write `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, which vLLM's parser
+    `hermes` reads. vLLM takes `tools` without a demanded choice only with `--enable-auto-tool-choice`.
 per-request media options
     `--trust-request-mm-kwargs`: the gateway is the one client and lets an allow-list through.
 media count
@@ -159,6 +162,8 @@ def engine_plan(
         *("--allowed-media-domains", "nowhere.invalid"),
     ]
     env = {"OMP_NUM_THREADS": str(threads)}
+    if settings.tool_parser != "none":
+        argv += ["--enable-auto-tool-choice", "--tool-call-parser", settings.tool_parser]
     if version >= (0, 32):
         argv += ["--trust-request-mm-kwargs", "--max-num-queued-reqs", str(QUEUE_FACTOR * max_num_seqs)]
     facts: dict[str, int | float | str] = {

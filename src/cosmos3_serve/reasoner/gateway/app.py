@@ -1,6 +1,6 @@
 """The gateway's ASGI application: from the outside in, a log line, the token, failures, then the path decides.
 
-The chat route is found by comparing two strings; only what is asked rarely goes through a router with patterns.
+What asks for words is found by its path alone; only what is asked rarely goes through a router with patterns.
 """
 
 from __future__ import annotations
@@ -12,31 +12,38 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cosmos3_serve.errors import MethodNotAllowed
 from cosmos3_serve.reasoner.gateway.chat import Chat
+from cosmos3_serve.reasoner.gateway.endpoint import ENDPOINTS
 from cosmos3_serve.reasoner.gateway.files import file_routes
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.info import info_routes
 from cosmos3_serve.reasoner.gateway.models import model_routes
 from cosmos3_serve.reasoner.gateway.openai_errors import error_message
 from cosmos3_serve.reasoner.gateway.sessions import session_routes
-from cosmos3_serve.reasoner.gateway.upstream import CHAT_PATH
+from cosmos3_serve.reasoner.gateway.stored_responses import stored_response_routes
 from cosmos3_serve.service.auth import BearerAuth
 from cosmos3_serve.service.logs import RequestLog
 from cosmos3_serve.service.problems import Problems
 
 DRAIN_BYTES = 256 * 1024 * 1024  # of a body that is too large, so that a client that sends it all still reads why
-_FILE_ID = re.compile(r"(/v1/files/)[^/]+")
+_ID = re.compile(r"(/v1/(?:files|responses)/)[^/]+")
 
 
 def build_app(front: Front) -> ASGIApp:
     """The application over `front`. Nothing answers before the token was checked, whatever the path."""
-    chat = Chat(front)
+    asked = {endpoint.path: Chat(front, endpoint) for endpoint in ENDPOINTS}
     router = Router(
-        [*info_routes(front), *model_routes(front), *session_routes(front), *file_routes(front)],
+        [
+            *info_routes(front),
+            *model_routes(front),
+            *session_routes(front),
+            *file_routes(front),
+            *stored_response_routes(),
+        ],
         redirect_slashes=False,  # a redirect would repeat the request to a place that nobody asked for
     )
 
     async def by_path(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == CHAT_PATH:
+        if scope["type"] == "http" and (chat := asked.get(scope["path"])) is not None:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} is not allowed on this path", remedy="use POST")
             await chat(scope, receive, send)
@@ -49,5 +56,5 @@ def build_app(front: Front) -> ASGIApp:
 
 
 def loggable(path: str) -> str:
-    """A path without the ids of clients' files."""
-    return _FILE_ID.sub(r"\1[id]", path)
+    """A path without the ids of clients' files and answers."""
+    return _ID.sub(r"\1[id]", path)

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: from the bytes of a question to the last byte of its answer."""
+"""POST of a question, on each of OpenAI's endpoints: from its bytes to the last byte of its answer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from cosmos3_serve.errors import Cosmos3Error
 from cosmos3_serve.reasoner.gateway.ask import Ask, read_ask
 from cosmos3_serve.reasoner.gateway.body import read_body
+from cosmos3_serve.reasoner.gateway.endpoint import CHAT, Endpoint
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.openai_errors import error_message
 from cosmos3_serve.reasoner.gateway.question import Question
@@ -79,8 +80,8 @@ class Departure:
 class Chat:
     """The route, as an ASGI application."""
 
-    def __init__(self, front: Front) -> None:
-        self.front = front
+    def __init__(self, front: Front, endpoint: Endpoint = CHAT) -> None:
+        self.front, self.endpoint = front, endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """
@@ -107,7 +108,7 @@ class Chat:
         media = sum(len(part.source.text) for part in located.parts if isinstance(part.source, DataSource))
         wordy = len(raw) - media > PARSED_ON_LOOP
         del raw  # what is still needed of it is held by the parts
-        ask = read_ask(located.body, front.setup.model.name)
+        ask = read_ask(located.body, front.setup.model.name, self.endpoint, front.setup.model.max_model_len)
         check_schemas(ask.body)
         tenant = tenant_of(scope)
         front.salts.apply(ask.body, tenant)
@@ -123,8 +124,8 @@ class Chat:
 
     async def _locate(self, raw: bytes) -> Located:
         if len(raw) <= PARSED_ON_LOOP:
-            return locate(raw, self.front.limits)
-        return await asyncio.to_thread(locate, raw, self.front.limits)
+            return locate(raw, self.front.limits, self.endpoint.turns)
+        return await asyncio.to_thread(locate, raw, self.front.limits, self.endpoint.turns)
 
     def _key(self, scope: Scope, tenant: str, ask: Ask, items: Admitted) -> SessionKey | None:
         if self.front.router.profile is Profile.ROUND_ROBIN:

@@ -105,13 +105,14 @@ def compose(body: dict[str, Any], items: Sequence[MediaItem], plans: Sequence[Pa
     nonce = secrets.token_hex(16) if items else ""
     words: list[tuple[bytes, MediaItem]] = []
     for number, (item, plan) in enumerate(zip(items, plans, strict=True)):
-        content = body["messages"][item.where[0]]["content"]
+        content = body[item.turns][item.where[0]]["content"]
         part = content[item.where[1]]
         word = f"{nonce}-{number}"
         if plan.with_data:
             words.append((word.encode(), item))
         key = "video_url" if item.kind == "video" else "image_url"
-        content[item.where[1]] = {**part, key: {"url": word} if plan.with_data else None, "uuid": plan.uuid}
+        url = word if item.turns == "input" else {"url": word}
+        content[item.where[1]] = {**part, key: url if plan.with_data else None, "uuid": plan.uuid}
     rest = _encode(body).encode()
     pieces: list[Piece] = []
     for mark, item in words:

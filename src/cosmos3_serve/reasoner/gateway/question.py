@@ -11,11 +11,12 @@ from starlette.types import Send
 from cosmos3_serve.errors import Cosmos3Error, EngineFailed, LimitExceeded
 from cosmos3_serve.reasoner.gateway.ask import Ask
 from cosmos3_serve.reasoner.gateway.carriers import Flight
+from cosmos3_serve.reasoner.gateway.event_stream import event_stream
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.held_media import PartPlan
 from cosmos3_serve.reasoner.gateway.parts import Payload, compose, held_parts
 from cosmos3_serve.reasoner.gateway.relay import Relay
-from cosmos3_serve.reasoner.gateway.replica_errors import Refusal, first_event_refusal
+from cosmos3_serve.reasoner.gateway.replica_errors import Refusal
 from cosmos3_serve.reasoner.gateway.upstream import MAX_ANSWER_BYTES, Lost, Oversized, Reply, Silent, Unreachable
 from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
 from cosmos3_serve.reasoner.media.sampling import Sampling
@@ -55,7 +56,8 @@ class Question:
         self._front, self._ask, self._items, self._key, self._headers = front, ask, items, key, headers
         self._parts = held_parts(items)
         self._tenant = tenant
-        self._relay = Relay(send, headers, front.setup.model.name)
+        self._events = event_stream(ask.endpoint)
+        self._relay = Relay(send, headers, front.setup.model.name, self._events)
         self._began_at = front.clock()
         self._flight: Flight | None = None
 
@@ -137,7 +139,7 @@ class Question:
                 plans = _by_name(plans)
             elif needed:
                 self._flight = front.carriers.begin(ref, needed)
-            reply = await front.upstream.ask(url, await self._compose(plans))
+            reply = await front.upstream.ask(url, await self._compose(plans), self._ask.endpoint.path)
             warm = not any(plan.with_data for plan in plans)
             if reply.status != 400 or all(plan.with_data for plan in plans):
                 return reply, warm
@@ -179,10 +181,10 @@ class Question:
         Raises:
             Lost, Silent.
         """
-        first = await (reply.next() if self._ask.stream else reply.whole())
+        first = await (self._first(reply) if self._ask.stream else reply.whole())
         if not first:
             raise Lost
-        refusal = first_event_refusal(first) if self._ask.stream else None
+        refusal = self._events.refusal(first) if self._ask.stream else None
         if refusal is not None:
             return self._refused(decision, refusal)
         front = self._front
@@ -200,6 +202,16 @@ class Question:
             await self._relay.whole(first)
         front.router.on_completed(decision)
         return Aftermath()
+
+    async def _first(self, reply: Reply) -> bytes:
+        """A stream up to what the engine has said first; empty where it ends before."""
+        first = await reply.next()
+        while first and not self._events.begun(first):
+            piece = await reply.next()
+            first = first + piece if piece else b""
+            if len(first) > MAX_ANSWER_BYTES:
+                raise Oversized
+        return first
 
     async def _over(self, aftermath: Aftermath) -> Aftermath:
         """A failure after the answer began becomes its end."""

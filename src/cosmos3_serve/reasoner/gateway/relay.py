@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 from starlette.types import Send
 
 from cosmos3_serve.errors import Cosmos3Error
-from cosmos3_serve.reasoner.gateway.openai_errors import error_event, error_object
-from cosmos3_serve.reasoner.gateway.replica_errors import clean_event
+from cosmos3_serve.reasoner.gateway.event_stream import EventStream
+from cosmos3_serve.reasoner.gateway.openai_errors import error_object
 from cosmos3_serve.reasoner.gateway.upstream import Lost, Reply
 from cosmos3_serve.service.problems import Headers
-
-_ERROR = b'data: {"error"'
-_DONE = b"[DONE]"
-_TAIL = 32
 
 
 class Relay:
@@ -25,11 +20,13 @@ class Relay:
     Args:
         headers: put on the answer; may still be filled until it begins.
         model: name for the event that carries an explanation.
+        events: how a stream of this endpoint fails and ends.
         explanation: goes into the answer as `cosmos3`, None where nobody asked.
     """
 
-    def __init__(self, send: Send, headers: Headers, model: str, explanation: dict[str, Any] | None = None) -> None:
-        self._send, self._headers, self._model, self.explanation = send, headers, model, explanation
+    def __init__(self, send: Send, headers: Headers, model: str, events: EventStream) -> None:
+        self._send, self._headers, self._model, self._events = send, headers, model, events
+        self.explanation: dict[str, Any] | None = None
         self.begun = False
 
     async def whole(self, body: bytes) -> None:
@@ -52,42 +49,21 @@ class Relay:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
         await self._send({"type": "http.response.start", "status": 200, "headers": [*headers, *self._headers]})
         if self.explanation is not None:
-            await self._piece(self._explanation_event())
-        tail, piece = b"", first
+            await self._piece(self._events.explanation(self._model, self.explanation))
+        piece = first
         while piece:
-            if _ERROR in piece:
-                piece = _cleaned(piece)
+            piece = self._events.cleaned(piece)
             await self._piece(piece)
-            tail = (tail + piece)[-_TAIL:]
+            self._events.passed(piece)
             piece = await reply.next()
-        if _DONE not in tail:
+        if not self._events.ended:
             raise Lost  # the connection ended in order, the answer did not
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def broken(self, error: Cosmos3Error) -> None:
         """Too late for a status: say it as an event, and end."""
-        await self._piece(b"\n\n" + error_event(error_object(error)))
+        await self._piece(b"\n\n" + self._events.error(error_object(error)))
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _piece(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    def _explanation_event(self) -> bytes:
-        """As the usage event is shaped: a chunk without choices, which clients must skip."""
-        value = {
-            "id": "chatcmpl-explain",
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": self._model,
-            "choices": [],
-            "cosmos3": self.explanation,
-        }
-        return b"data: " + json.dumps(value).encode() + b"\n\n"
-
-
-def _cleaned(piece: bytes) -> bytes:
-    """Error events of the replica in our shape; everything else as it is."""
-    events = piece.split(b"\n\n")
-    return b"\n\n".join(
-        clean_event(event).rstrip(b"\n") if event.lstrip(b"\n").startswith(_ERROR) else event for event in events
-    )

@@ -1,4 +1,4 @@
-"""JSON schemas in a chat body: one that refers to itself without end is refused here, before an engine fails over it.
+"""JSON schemas in a request: one that refers to itself without end is refused here, before an engine fails over it.
 
 A schema may be recursive (a tree whose children are trees). It may not reach itself through keywords that apply to the
 same value, such as `$ref` to `$ref` or `allOf` of itself: nothing could ever be checked against it.
@@ -33,12 +33,13 @@ def _schemas(body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "response_format.json_schema.schema", _mapping(form.get("json_schema")).get("schema")
     for where, value in (
         ("structured_outputs.json", _mapping(body.get("structured_outputs")).get("json")),
-        ("guided_json", body.get("guided_json")),
+        ("text.format.schema", _mapping(_mapping(body.get("text")).get("format")).get("schema")),
     ):
         yield where, _parsed(value) if isinstance(value, str) else value
     tools = body.get("tools")
     for number, tool in enumerate(tools if isinstance(tools, list) else ()):
         yield f"tools[{number}].function.parameters", _mapping(_mapping(tool).get("function")).get("parameters")
+        yield f"tools[{number}].parameters", _mapping(tool).get("parameters")
 
 
 def _mapping(value: Any) -> dict[str, Any]:

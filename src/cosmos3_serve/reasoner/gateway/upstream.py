@@ -12,11 +12,12 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from cosmos3_serve.reasoner.gateway.connection import Connection, Lost, Silent, Unreachable
+from cosmos3_serve.reasoner.gateway.endpoint import CHAT
 from cosmos3_serve.reasoner.gateway.parts import Payload
 from cosmos3_serve.reasoner.gateway.replica_errors import Refusal, read_refusal
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
 
-CHAT_PATH = "/v1/chat/completions"
+CHAT_PATH = CHAT.path
 CONNECT_S = 5.0
 KEEP_ALIVE_S = 15.0  # below the replica's own 60 s: a connection that it closes under a question looks like a death
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -108,15 +109,15 @@ class Upstream:
         for connection in [c for c, url in self._open.items() if url not in urls]:
             connection.abandon()
 
-    async def ask(self, url: str, payload: Payload) -> Reply:
-        """Send a question; returns with the status.
+    async def ask(self, url: str, payload: Payload, path: str = CHAT_PATH) -> Reply:
+        """Send a question to `path`; returns with the status.
 
         Raises:
             Unreachable, Lost, Silent; StorageFailure where a file cannot be read.
         """
         _address(url)
         whole = payload.joined()
-        head = b"%b%d\r\n\r\n" % (_post_head(url, self._secret), payload.size if whole is None else len(whole))
+        head = b"%b%d\r\n\r\n" % (_post_head(url, path, self._secret), payload.size if whole is None else len(whole))
         if whole is not None:
             return await self._request(url, head, whole)
         async with self._big:
@@ -198,10 +199,10 @@ def _address(url: str) -> tuple[str, int]:
 
 
 @lru_cache(maxsize=256)
-def _post_head(url: str, secret: str) -> bytes:
+def _post_head(url: str, path: str, secret: str) -> bytes:
     """Everything of a question's head up to the number of its length."""
     lines = (
-        f"POST {CHAT_PATH} HTTP/1.1",
+        f"POST {path} HTTP/1.1",
         f"Host: {urlsplit(url).netloc}",
         f"{SECRET_HEADER}: {secret}",
         "Content-Type: application/json",

@@ -22,6 +22,7 @@ _KEYS: Mapping[str, Kind] = {"image_url": "image", "video_url": "video"}
 _OTHER_MEDIA = frozenset(
     {"audio_url", "input_audio", "image_pil", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds", "file"}
 )
+Taken = tuple[Kind, Source, dict[str, Any]]  # kind, source, and the part without its media
 FILE_ID = "file-id:"
 _TYPES = "send text, image_url or video_url parts"
 _WAYS = "give a data:, https:// or s3:// URL, or file-id:<id> of an upload"
@@ -69,13 +70,17 @@ def find_parts(body: dict[str, Any], cut: Mapping[str, Found], limits: MediaLimi
             if taken is not None:
                 kind, source, content[position] = taken
                 here.append(MediaPart(kind, (index, position), source, options[kind]))
-        _check_count(here, limits.videos_per_message, limits.images_per_message, "a message")
+        check_counts(here, limits.videos_per_message, limits.images_per_message, "a message")
         parts += here
-    _check_count(parts, limits.videos_per_request, limits.images_per_request, "a request")
+    check_counts(parts, limits.videos_per_request, limits.images_per_request, "a request")
     return parts
 
 
-def _check_count(parts: list[MediaPart], videos: int, images: int, scope: str) -> None:
+def check_counts(parts: list[MediaPart], videos: int, images: int, scope: str) -> None:
+    """
+    Raises:
+        LimitExceeded: code `too_many_media`, with the first part that is too many.
+    """
     for kind, limit in (("video", videos), ("image", images)):
         of_kind = [part for part in parts if part.kind == kind]
         if len(of_kind) > limit:
@@ -86,8 +91,8 @@ def _too_many(kind: str, limit: int, count: int, scope: str) -> Refused:
     return too_large("too_many_media", f"{scope} may hold {limit} {kind}(s), this one holds {count}", "send fewer")
 
 
-def _take(part: Any, cut: Mapping[str, Found]) -> tuple[Kind, Source, dict[str, Any]] | None:
-    """Kind, source and the part without its media; None for text."""
+def _take(part: Any, cut: Mapping[str, Found]) -> Taken | None:
+    """None for text."""
     if not isinstance(part, dict):
         return None  # plain text, or what the replica will refuse
     named = part.get("type")
@@ -122,10 +127,15 @@ def _take(part: Any, cut: Mapping[str, Found]) -> tuple[Kind, Source, dict[str, 
         raise bad("media_url_invalid", f"the {key} part has no url", _WAYS)
     kind = _KEYS[key]
     rest = {name: item for name, item in part.items() if name not in ("type", key, "uuid")}
-    return kind, _source(url, kind, cut), {"type": key, key: None, **rest}
+    return kind, source_of(url, kind, cut), {"type": key, key: None, **rest}
 
 
-def _source(url: str, kind: Kind, cut: Mapping[str, Found]) -> Source:
+def source_of(url: str, kind: Kind, cut: Mapping[str, Found]) -> Source:
+    """Where the bytes of a part are to come from.
+
+    Raises:
+        Refused: 400 `media_url_invalid`, or as `parse_data_url`.
+    """
     found = cut.get(url)
     if found is not None:
         found.used = True

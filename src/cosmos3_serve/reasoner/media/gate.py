@@ -150,6 +150,7 @@ class MediaGate:
         return MediaItem(
             kind=part.kind,
             where=part.where,
+            turns=part.turns,
             sha256=original.sha256,
             mime=info.mime,
             size=served.size,

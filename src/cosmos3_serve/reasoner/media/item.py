@@ -20,7 +20,7 @@ class MediaItem:
     """One part, let in.
 
     Args:
-        where, param: the part, as in `MediaPart`.
+        where, turns, param: the part, as in `MediaPart`.
         sha256: of the content that the client named: what sessions, quarantine and statistics go by.
         mime, size, path, info: of the content that replicas get (a normalised copy, where there is one). The path stays
             valid until the `Admitted` is released.
@@ -43,10 +43,11 @@ class MediaItem:
     uuid: str
     cost: Sampling | PictureCost
     source: DataSource | None = None
+    turns: str = "messages"
 
     @property
     def param(self) -> str:
-        return f"messages[{self.where[0]}].content[{self.where[1]}]"
+        return f"{self.turns}[{self.where[0]}].content[{self.where[1]}]"
 
 
 class Admitted(Sequence[MediaItem]):

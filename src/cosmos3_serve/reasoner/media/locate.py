@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from cosmos3_serve.errors import Cosmos3Error, FieldError, InvalidRequest, Limit
 from cosmos3_serve.reasoner.media.content import Found, find_parts
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.parts import DataSource, MediaPart
+from cosmos3_serve.reasoner.media.response_input import find_input_parts
 
 BIG = 4096  # shorter data URLs are not worth a cut
 MAX_CUTS = 1024
@@ -42,8 +44,11 @@ class Located:
     parts: list[MediaPart] = field(default_factory=list)
 
 
-def locate(raw: bytes | bytearray | memoryview, limits: MediaLimits) -> Located:
-    """Parse a chat body and find its media. Blocking; about 0.1 ms for a body with one video of 1 MiB.
+def locate(raw: bytes | bytearray | memoryview, limits: MediaLimits, turns: str = "messages") -> Located:
+    """Parse a request's body and find its media. Blocking; about 0.1 ms for a body with one video of 1 MiB.
+
+    Args:
+        turns: the field that holds the conversation: `messages` (chat), `input` (responses) or `prompt` (text only).
 
     Raises:
         LimitExceeded: the body, its text, its number of values or of media parts.
@@ -63,13 +68,19 @@ def locate(raw: bytes | bytearray | memoryview, limits: MediaLimits) -> Located:
     if cuts:
         # A refusal here may name the second thing that is wrong; plain parsing names the first.
         with suppress(Cosmos3Error):
-            found = _with_cuts(data, view, cuts, limits)
+            found = _with_cuts(data, view, cuts, limits, turns)
             if found is not None:
                 return found
     body = _parse(bytes(data), limits)
-    parts = find_parts(body, {}, limits)
+    parts = _find(body, {}, limits, turns)
     _check_light(len(data) - sum(len(p.source.text) for p in parts if isinstance(p.source, DataSource)), limits)
     return Located(body, parts)
+
+
+def _find(body: dict[str, Any], cut: Mapping[str, Found], limits: MediaLimits, turns: str) -> list[MediaPart]:
+    if turns == "messages":
+        return find_parts(body, cut, limits)
+    return find_input_parts(body, cut, limits) if turns == "input" else []
 
 
 def _cuts(data: bytes | bytearray) -> list[tuple[int, int]]:
@@ -102,7 +113,7 @@ def _closing_quote(data: bytes | bytearray, start: int) -> int:
 
 
 def _with_cuts(
-    data: bytes | bytearray, view: memoryview, cuts: list[tuple[int, int]], limits: MediaLimits
+    data: bytes | bytearray, view: memoryview, cuts: list[tuple[int, int]], limits: MediaLimits, turns: str
 ) -> Located | None:
     """None: a word of ours is not where a part's URL is, so plain parsing must decide."""
     nonce = secrets.token_hex(16)
@@ -121,7 +132,7 @@ def _with_cuts(
     for found in words.values():
         if data.find(b"\\", found.start, found.end) >= 0:
             found.text, found.plain = _unescaped(found.text), False
-    parts = find_parts(body, words, limits)
+    parts = _find(body, words, limits, turns)
     exact = all(found.used for found in words.values()) and all(
         part.source.base64 for part in parts if isinstance(part.source, DataSource)
     )

@@ -46,17 +46,19 @@ class MediaPart:
     """
     Args:
         kind: what the part says it is.
-        where: index of the message, index of the part in its content.
+        where: index of the message (of the item, in `input`), index of the part in its content.
         source: where the bytes are.
         options: everything in the request that changes the tokens made of the bytes: the part's own extra keys and the
             request's `mm_processor_kwargs` and `media_io_kwargs`.
+        turns: the field of the body that holds the conversation.
     """
 
     kind: Kind
     where: tuple[int, int]
     source: Source
     options: Mapping[str, Any] = field(default_factory=dict)
+    turns: str = "messages"
 
     @property
     def param(self) -> str:
-        return f"messages[{self.where[0]}].content[{self.where[1]}]"
+        return f"{self.turns}[{self.where[0]}].content[{self.where[1]}]"
