@@ -84,11 +84,11 @@ def read_ask(body: dict[str, Any], served: str, endpoint: Endpoint = CHAT, max_t
         n *= _check_prompt(body.get("prompt"), n)
         _check_stream_options(body.get("stream_options"))
         if body.get("best_of") not in (None, body.get("n") or 1):
-            raise unsupported("best_of", "best_of can only be the same as n here", "send n alone")
+            raise not_taken("best_of", "best_of can only be the same as n here", "send n alone")
     else:
         _check_response(body)
         if explain and stream:
-            raise unsupported("cosmos3", "an answer of /v1/responses is explained whole only", "leave stream out")
+            raise not_taken("cosmos3", "an answer of /v1/responses is explained whole only", "leave stream out")
     for name in endpoint.limits:
         _check_limit(name, body.get(name), max_tokens)
     session = _session(body.get(SESSION_FIELD))
@@ -128,7 +128,7 @@ def _check_stream_options(options: Any) -> None:
     for name, value in options.items() if isinstance(options, dict) else ():
         if name not in _STREAM_OPTIONS and not (name == "include_obfuscation" and not value):
             remedy = f"use {' or '.join(sorted(_STREAM_OPTIONS))}"
-            raise unsupported(f"stream_options.{name[:60]}", f"stream_options has no {name[:60]!a} here", remedy)
+            raise not_taken(f"stream_options.{name[:60]}", f"stream_options has no {name[:60]!a} here", remedy)
 
 
 def _check_response(body: dict[str, Any]) -> None:
@@ -139,10 +139,10 @@ def _check_response(body: dict[str, Any]) -> None:
         kind = tool.get("type") if isinstance(tool, dict) else None
         if isinstance(kind, str) and kind not in _FUNCTION_TOOLS:  # the engine would leave it out of the question
             detail = f"a tool of type {kind[:40]!a} does not run here"
-            raise unsupported(f"tools[{number}].type", detail, "describe it as a function and run it yourself")
+            raise not_taken(f"tools[{number}].type", detail, "describe it as a function and run it yourself")
     text = body.get("text")
     if isinstance(text, dict) and text.get("verbosity") not in (None, "medium"):
-        raise unsupported("text.verbosity", "text.verbosity can only be medium here", "say it in instructions")
+        raise not_taken("text.verbosity", "text.verbosity can only be medium here", "say it in instructions")
     body["store"] = False  # an engine that an operator lets store would keep it for ever
 
 
@@ -166,6 +166,6 @@ def invalid(field: str, message: str) -> Cosmos3Error:
     return InvalidRequest(message, errors=(FieldError(field, message),))
 
 
-def unsupported(field: str, message: str, remedy: str) -> Cosmos3Error:
+def not_taken(field: str, message: str, remedy: str) -> Cosmos3Error:
     found = (FieldError(field, message, remedy),)
     return InvalidRequest(message, code="unsupported_field", remedy=remedy, errors=found)
