@@ -170,7 +170,14 @@ def ceiling(codec: Path, count: int = 100, log: Any = print) -> dict[str, float]
     return result
 
 
-def table(net: Any, vision: Any, codec: Path, count: int = 200, log: Any = print) -> dict[str, Any]:
+def table(
+    net: Any, vision: Any, codec: Path, count: int = 200, log: Any = print, brief: bool = False
+) -> dict[str, Any]:
+    """
+    Args:
+        codec: beside it `images.npz` and `clips.npz` show the first of what was generated.
+        brief: two steps and short answers, for a dry run.
+    """
     vae, mean, std = train_vae.load(codec)
     net.eval(), vision.eval()
     parts = (net, vae, mean, std)
@@ -181,18 +188,18 @@ def table(net: Any, vision: Any, codec: Path, count: int = 200, log: Any = print
         result[name] = value
         log(name, value)
 
-    picture = {"steps": 50, "guidance": 4.0, "shift": 3.0}
-    clip = {"steps": 35, "guidance": 6.0, "shift": 10.0, "negative": pools.NEGATIVE}
+    picture = {"steps": 2 if brief else 50, "guidance": 4.0, "shift": 3.0}
+    clip = {"steps": 2 if brief else 35, "guidance": 6.0, "shift": 10.0, "negative": pools.NEGATIVE}
     share, shown, texts = images(parts, count, **picture)
     note("text2image", share)
-    np.savez_compressed("/tmp/blockworld_images.npz", shown=shown[:24], texts=np.array(texts[:24]))
+    np.savez_compressed(codec.parent / "images.npz", shown=shown[:24], texts=np.array(texts[:24]))
     note("text2image_guidance_1", images(parts, count, **{**picture, "guidance": 1.0})[0])
     share, made, texts, seen = clips(parts, count, 9, wide, **clip)
     note("text2video_9", share)
-    np.savez_compressed("/tmp/blockworld_clips.npz", made=made[:8], texts=np.array(texts[:8]))
+    np.savez_compressed(codec.parent / "clips.npz", made=made[:8], texts=np.array(texts[:8]))
     note("agreement", agreement(net, vision, made, seen, wide))
     note("image2video", continued(parts, min(count, 100), 9, wide, **clip))
-    note("reasoner", evaluate(net, vision, 4 * count))
+    note("reasoner", evaluate(net, vision, 4 * count, most=4 if brief else 40))
     return result
 
 

@@ -1,7 +1,7 @@
 """One command: train the block-world checkpoint, export it, evaluate it.
 
 python recipes/blockworld/run.py --out DIR [--minutes 28]      everything, on a GPU
-python recipes/blockworld/run.py --out DIR --dry-run           a minute on a CPU: every stage takes a few steps
+python recipes/blockworld/run.py --out DIR --dry-run           half a minute on a CPU: every stage takes a few steps
 python recipes/blockworld/run.py --out DIR --stage generator   one stage, from what lies in DIR
 python recipes/blockworld/run.py --out DIR --stage unpack      the shipped weights as stage files, to go on from
 """
@@ -71,7 +71,7 @@ def _run(stage: str, args: argparse.Namespace) -> None:
             ),
         )
     elif stage == "reasoner":
-        more |= {"steps": 3, "scenes": 40, "batch": 2} if dry else {"resume": reasoner if args.resume else None}
+        more |= {"steps": 12, "scenes": 40, "batch": 4} if dry else {"resume": reasoner if args.resume else None}
         train_reasoner.train(out, args.seconds, **more)
     elif stage == "unpack":
         train_generator.unpack(Path(__file__).parents[2] / "models" / "blockworld", out)
@@ -82,7 +82,7 @@ def _run(stage: str, args: argparse.Namespace) -> None:
     elif stage == "scenes":
         train_generator.draw_scenes(out, args.scenes or 75_000, args.seed)
     elif stage == "generator":
-        more |= {"steps": 3, "scenes": 40, "scale": 0.001} if dry else {"resume": generator if args.resume else None}
+        more |= {"steps": 8, "scenes": 4, "scale": 0.001} if dry else {"resume": generator if args.resume else None}
         train_generator.train(out, args.seconds, codec, reasoner, seed=args.seed, **more)
     else:
         net, vision = train_reasoner.fresh()
@@ -97,7 +97,7 @@ def _run(stage: str, args: argparse.Namespace) -> None:
             import evaluate
 
             work = evaluate.table if stage == "evaluate" else evaluate.more
-            found = work(net, vision, codec, 2 if dry else args.count, log=_say)
+            found = work(net, vision, codec, 1 if dry else args.count, log=_say, **({"brief": True} if dry else {}))
             (out / f"{stage}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

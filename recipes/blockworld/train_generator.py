@@ -64,7 +64,7 @@ def draw_scenes(out: Path, scenes: int, seed: int) -> list[pools.Prompts]:
         kept: list[pools.Prompts] = pickle.loads(path.read_bytes())
         return kept
     made = [
-        pools.prompts(max(8, int(scenes * k.share)), k.name, k.frames, k.size, seed * 100 + i)
+        pools.prompts(max(2, int(scenes * k.share)), k.name, k.frames, k.size, seed * 100 + i)
         for i, k in enumerate(KINDS)
     ]
     out.mkdir(parents=True, exist_ok=True)
@@ -169,8 +169,10 @@ def train(
             average = Average(learned, 0.999)
         elif average is not None and clock.step % 2 == 0:
             average.update()
-        if clock.step % 25 == 0:
-            log(10.0, step=clock.step, gone=clock.gone, frames=own.kind.frames, clean=clean, loss=loss)
+        if clock.step % 25 == 0 or steps is not None:
+            log(
+                0.0 if steps else 10.0, step=clock.step, gone=clock.gone, frames=own.kind.frames, clean=clean, loss=loss
+            )
     if average is not None:
         average.swap()
     save(out / "generator.pt", net={k: v for k, v in half(net).items() if is_generation(k)})

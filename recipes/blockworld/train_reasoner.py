@@ -186,9 +186,9 @@ def train(
             average = Average(learned, 0.998)
         elif average is not None:
             average.update()
-        if clock.step % 20 == 0:
+        if clock.step % 20 == 0 or steps is not None:
             right = (logits.argmax(-1) == ids[:, 1:][mask]).float().mean()
-            log(8.0, step=clock.step, gone=clock.gone, kind=kind, loss=loss, side=side, right=right)
+            log(0.0 if steps else 8.0, step=clock.step, gone=clock.gone, kind=kind, loss=loss, side=side, right=right)
     if average is not None:
         average.swap()
     keep(out / "reasoner.pt", net, vision)
@@ -288,7 +288,7 @@ def answers(
     return out
 
 
-def evaluate(net: Any, vision: Any, count: int, seed: int = 9) -> dict[str, Any]:
+def evaluate(net: Any, vision: Any, count: int, seed: int = 9, most: int = 40) -> dict[str, Any]:
     """Share of right answers, greedy, on held-out scenes: one question to each picture or clip, all kinds in turn."""
     rng = random.Random(seed)
     by_kind: dict[str, list[bool]] = {}
@@ -310,7 +310,7 @@ def evaluate(net: Any, vision: Any, count: int, seed: int = 9) -> dict[str, Any]
                 kinds.append(f"{kind}:{turn.kind}")
             state = on(np.stack(rows))
             seen = pictures(state.flatten(0, 1), size).unflatten(0, state.shape[:2])
-            told = answers(net, vision, Prefix(kind, size), seen, tenths(times), asked)
+            told = answers(net, vision, Prefix(kind, size), seen, tenths(times), asked, most)
             for q, a, t, k in zip(asked, right, told, kinds, strict=True):
                 by_kind.setdefault(k, []).append(a == t)
                 if a != t:

@@ -83,7 +83,7 @@ def train(
 ) -> None:  # fmt: skip
     """
     Args:
-        small: few and small crops, for a dry run.
+        small: one scene, few and small crops, for a dry run.
     """
     data = pools.prompts(scenes, "scene", 17, WIDE, 11).state
     grasps = pools.prompts(max(50, scenes // 10), "action", 17, WIDE, 12).state
@@ -91,7 +91,7 @@ def train(
     rng = random.Random(1)
     log = Log(out, "vae")
     state = on(np.concatenate([data, grasps]))
-    state = state[:3] if small else state
+    state = state[:1] if small else state
     vae = layout.new_vae().to(device())
     if resume is not None:
         kept = torch.load(resume, map_location="cpu", weights_only=True)["vae"]
@@ -138,7 +138,7 @@ def train(
             average.update()
         if clock.step % 25 == 0:
             log(10.0, step=clock.step, gone=clock.gone, frames=kind.frames, side=side, loss=value)
-        if average is not None and clock.gone - saved > 0.25:
+        if average is not None and clock.running() and clock.gone - saved > 0.25:
             saved = clock.gone
             average.swap()
             mean, std = statistics(vae, state)
