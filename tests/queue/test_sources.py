@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,16 @@ from support.s3 import LocalS3, boto
 
 from cosmos3_serve.errors import LimitExceeded, NotFound, UsageError
 from cosmos3_serve.queue import sources
-from cosmos3_serve.queue.sources import Fingerprint, Start, fingerprint, input_files, is_queue, read_all
+from cosmos3_serve.queue.sources import (
+    MAX_FILE_BYTES,
+    Fingerprint,
+    InputFile,
+    Start,
+    fingerprint,
+    input_files,
+    is_queue,
+    read_all,
+)
 from cosmos3_serve.queue.split import Sourced
 
 ROW = {"name": "a", "prompt": "ü"}
@@ -117,3 +128,29 @@ async def test_the_fingerprint_is_of_bytes_names_and_order(tmp_path: Path) -> No
     found = [await of(a="1", b="2"), await of(a="2", b="1"), await of(a="12", b=""), await of(a="1", c="2")]
     assert len(set(found)) == 4
     assert found[0] == await of(a="1", b="2")
+
+
+async def test_batch_files_are_read_ahead_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many at once, never more than the limits of files and bytes, and in their order whatever ends first."""
+    for number in range(40):
+        (tmp_path / f"{number:02}.json").write_text(json.dumps([{"name": f"n{number}"}]))
+    running = most = 0
+    whole = sources._whole
+
+    async def slowly(file: InputFile) -> bytes:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001 * (40 - int(file.stem)))
+        running -= 1
+        return await whole(file)
+
+    monkeypatch.setattr(sources, "_whole", slowly)
+    files = await input_files(str(tmp_path))
+    items = [item async for item in sources.read_all(files, Fingerprint(files))]
+    assert [item.sample["name"] for item in items if isinstance(item, Sourced)] == [f"n{n}" for n in range(40)]
+    assert most == sources.AHEAD
+    most = 0
+    large = [replace(file, size=MAX_FILE_BYTES // 2) for file in files]
+    assert len([item async for item in sources.read_all(large, Fingerprint(large))]) == 80
+    assert most == 2

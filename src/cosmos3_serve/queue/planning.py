@@ -12,6 +12,7 @@ from cosmos3_serve.contract.limits import MAX_FINDINGS
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import Conflict, FieldError, InputError, StorageFailure, ValidationFailed
 from cosmos3_serve.publication.layout import PROVENANCE, REQUEST
+from cosmos3_serve.publication.pool import Pool
 from cosmos3_serve.queue import sources
 from cosmos3_serve.queue.batches import BATCHES
 from cosmos3_serve.queue.place import PLAN, QueuePlace, batch_name
@@ -21,6 +22,7 @@ from cosmos3_serve.queue.split import Group, Sourced, Splitter, part_name
 from cosmos3_serve.queue.work import PartFormat
 from cosmos3_serve.storage.files import in_thread
 
+WRITES = 16  # batches of parts that are stored at once
 ANOTHER = "choose another --output-path, or name the same input; nothing is ever overwritten"
 
 
@@ -63,7 +65,8 @@ async def make(
         await _require_free(place)
     planner = _Planner(place, limits, form, secrets.token_hex(8))
     try:
-        parts = await planner.plan(files)
+        async with planner.writes:
+            parts = await planner.plan(files)
     except BaseException:
         if place is not None:
             await place.remove_batches(planner.queue_id)
@@ -116,6 +119,7 @@ class _Planner:
     first: InputError | None = None
     seen: set[bytes] = field(default_factory=set)  # digests of the names of samples by line
     request_ids: set[str] = field(default_factory=set)
+    writes: Pool = field(default_factory=lambda: Pool(WRITES))
 
     async def plan(self, files: Sequence[InputFile]) -> list[PlannedPart]:
         found = Fingerprint(files)
@@ -185,7 +189,7 @@ class _Planner:
                 self._wrong(error)
                 continue
             if self.place is not None and self.first is None:
-                await self.place.create(batch_name(self.queue_id, name), data)
+                await self.writes.add(self.place.create(batch_name(self.queue_id, name), data))
             self.parts.append(
                 PlannedPart(
                     name=name,

@@ -5,15 +5,17 @@ Read as a stream; at most one line or one batch file is held at a time.
 
 from __future__ import annotations
 
+import asyncio
 import glob
 import hashlib
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 from cosmos3_serve.contract.jsontext import decode_json
 from cosmos3_serve.contract.wire import MODEL_NAME
@@ -30,16 +32,22 @@ BATCH = ".json"
 MAX_FILE_BYTES = 64 * MIB  # of one batch file
 MAX_LINE_BYTES = 8 * MIB
 MAX_FILES = 100_000
+AHEAD = 16  # batch files that are read at once
 _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file. `name` is relative to what was named, and tells people where a sample came from."""
+    """One file. `name` is relative to what was named, and tells people where a sample came from.
+
+    Attributes:
+        size: bytes when it was listed; 0 where it was not.
+    """
 
     name: str
     store: ObjectStore
     key: str
+    size: int = 0
 
     @property
     def by_line(self) -> bool:
@@ -130,7 +138,7 @@ async def _in_bucket(text: str, environ: Mapping[str, str] | None) -> list[Input
             continue
         name = info.key.removeprefix(f"{prefix}/") if prefix else info.key
         if _wanted(name):
-            found.append(InputFile(name, store, info.key))
+            found.append(InputFile(name, store, info.key, info.size))
             if len(found) > MAX_FILES:
                 break
     return sorted(found, key=lambda file: file.name)
@@ -151,7 +159,7 @@ def _on_disk(text: str) -> list[InputFile]:
     for name in sorted(names):
         if _wanted(name):
             store, key = open_object(str((base / name).absolute()))
-            found.append(InputFile(name, store, key))
+            found.append(InputFile(name, store, key, (base / name).stat().st_size))
     return found
 
 
@@ -160,14 +168,59 @@ def _wanted(name: str) -> bool:
     return name.lower().endswith((BATCH, *LINES)) and not hidden
 
 
+class _Ahead:
+    """Batch files in order, the next ones already being read: a thousand small files cost few round trips in turn.
+
+    At most 16 files, and 64 MiB besides the one that is asked for, are in memory.
+    """
+
+    def __init__(self, files: Sequence[InputFile]) -> None:
+        self._left = deque(file for file in files if not file.by_line)
+        self._reads: deque[tuple[InputFile, asyncio.Task[bytes]]] = deque()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for _, read in self._reads:
+            read.cancel()
+        await asyncio.gather(*(read for _, read in self._reads), return_exceptions=True)
+
+    async def next(self) -> bytes:
+        """All bytes of the next batch file."""
+        self._begin()
+        data = await self._reads[0][1]
+        self._reads.popleft()
+        self._begin()
+        return data
+
+    def _begin(self) -> None:
+        held = sum(file.size for file, _ in self._reads)
+        while self._left and len(self._reads) < AHEAD:
+            held += self._left[0].size
+            if self._reads and held > MAX_FILE_BYTES:
+                return
+            file = self._left.popleft()
+            self._reads.append((file, asyncio.create_task(_whole(file))))
+
+
+async def _whole(file: InputFile) -> bytes:
+    async with aclosing(file.store.get_stream(file.key, max_bytes=MAX_FILE_BYTES)) as chunks:
+        return b"".join([chunk async for chunk in chunks])
+
+
 async def fingerprint(files: Sequence[InputFile]) -> str:
     """The hash of all input, without parsing it."""
     found = Fingerprint(files)
-    for file in files:
-        async with aclosing(file.store.get_stream(file.key)) as chunks:
-            async for chunk in chunks:
-                await in_thread(found.update, chunk)
-        found.end(file)
+    async with _Ahead(files) as ahead:
+        for file in files:
+            if file.by_line:
+                async with aclosing(file.store.get_stream(file.key)) as chunks:
+                    async for chunk in chunks:
+                        await in_thread(found.update, chunk)
+            else:
+                await in_thread(found.update, await ahead.next())
+            found.end(file)
     return found.hexdigest()
 
 
@@ -178,18 +231,21 @@ async def read_all(files: Sequence[InputFile], found: Fingerprint) -> AsyncItera
         LimitExceeded: a line or a batch file is too large.
         NotFound, StorageFailure: a file could not be read.
     """
-    for file in files:
-        try:
-            if file.by_line:
-                yield Start(file, MODEL_NAME, "")
-                async for line in _by_line(file, found):
-                    yield line
-            else:
-                async for item in _batch(file, found):
-                    yield item
-        except NotFound as error:
-            raise NotFound(f"{file.name}: {error.detail}", remedy=error.remedy, code=error.stable_code) from None
-        found.end(file)
+    async with _Ahead(files) as ahead:
+        for file in files:
+            try:
+                if file.by_line:
+                    yield Start(file, MODEL_NAME, "")
+                    async for line in _by_line(file, found):
+                        yield line
+                else:
+                    data = await ahead.next()
+                    await in_thread(found.update, data)
+                    for item in await in_thread(_batch, file, data):
+                        yield item
+            except NotFound as error:
+                raise NotFound(f"{file.name}: {error.detail}", remedy=error.remedy, code=error.stable_code) from None
+            found.end(file)
 
 
 async def _by_line(file: InputFile, found: Fingerprint) -> AsyncIterator[Sourced | ValidationFailed]:
@@ -225,23 +281,17 @@ def _line(file: InputFile, number: int, line: bytes) -> Sourced | ValidationFail
     return Sourced(sample, where)
 
 
-async def _batch(file: InputFile, found: Fingerprint) -> AsyncIterator[Start | Sourced | ValidationFailed]:
-    async with aclosing(file.store.get_stream(file.key, max_bytes=MAX_FILE_BYTES)) as chunks:
-        data = b"".join([chunk async for chunk in chunks])
-    await in_thread(found.update, data)
+def _batch(file: InputFile, data: bytes) -> list[Start | Sourced | ValidationFailed]:
     try:
-        obj = await in_thread(decode_json, data)
+        obj = decode_json(data)
     except InputError as error:
-        yield _no_json(file.name, error.detail)
-        return
+        return [_no_json(file.name, error.detail)]
     obj = {"samples": obj} if isinstance(obj, list) else obj
     samples = obj.get("samples") if isinstance(obj, dict) else None
     if not isinstance(samples, list) or not samples or not all(isinstance(sample, dict) for sample in samples):
-        yield _no_json(file.name, "should be a list of samples, or an object with `samples`")
-        return
-    yield Start(file, obj.get("model", MODEL_NAME), obj.get("request_id", ""))
-    for index, sample in enumerate(samples):
-        yield Sourced(sample, f"{file.name}: samples[{index}]")
+        return [_no_json(file.name, "should be a list of samples, or an object with `samples`")]
+    start = Start(file, obj.get("model", MODEL_NAME), obj.get("request_id", ""))
+    return [start, *(Sourced(sample, f"{file.name}: samples[{index}]") for index, sample in enumerate(samples))]
 
 
 def _no_json(where: str, detail: str) -> ValidationFailed:
