@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 def encode(vae: Any, frames: Tensor) -> tuple[Tensor, Tensor]:

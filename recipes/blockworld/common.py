@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cosmos3_serve.blockworld import draw
-
-Tensor = torch.Tensor
 
 
 def device() -> torch.device:

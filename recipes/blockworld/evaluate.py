@@ -188,8 +188,8 @@ def table(
         result[name] = value
         log(name, value)
 
-    picture = {"steps": 2 if brief else 50, "guidance": 4.0, "shift": 3.0}
-    clip = {"steps": 2 if brief else 35, "guidance": 6.0, "shift": 10.0, "negative": pools.NEGATIVE}
+    picture: dict[str, Any] = {"steps": 2 if brief else 50, "guidance": 4.0, "shift": 3.0}
+    clip: dict[str, Any] = {"steps": 2 if brief else 35, "guidance": 6.0, "shift": 10.0, "negative": pools.NEGATIVE}
     share, shown, texts = images(parts, count, **picture)
     note("text2image", share)
     np.savez_compressed(codec.parent / "images.npz", shown=shown[:24], texts=np.array(texts[:24]))
@@ -215,7 +215,7 @@ def more(net: Any, vision: Any, codec: Path, count: int = 100, log: Any = print)
         result[name] = value
         log(name, value)
 
-    clip = {"shift": 10.0, "negative": pools.NEGATIVE}
+    clip: dict[str, Any] = {"shift": 10.0, "negative": pools.NEGATIVE}
     for steps in (4, 8, 12, 20):
         note(f"text2image_steps_{steps}", images(parts, count, steps=steps, guidance=4.0, shift=3.0)[0])
     for steps, guidance in ((8, 6.0), (12, 6.0), (20, 6.0), (35, 1.0), (35, 3.0)):

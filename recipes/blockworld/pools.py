@@ -13,7 +13,7 @@ import layout
 import numpy as np
 
 from cosmos3_serve.blockworld import draw, words
-from cosmos3_serve.blockworld.scene import Scene, sample_grasp, sample_scene
+from cosmos3_serve.blockworld.scene import BASE_Y, COLUMN_X, Scene, sample_grasp, sample_scene
 
 FRAME_COUNTS = (5, 9, 17)
 FPS = (24, 24, 24, 8, 10, 12, 16, 30)
@@ -112,10 +112,10 @@ class Questions:
 def _questions(job: tuple[int, int, str]) -> Questions:
     seed, count, kind = job
     rng = random.Random(seed)
-    state = np.zeros((count, 4, draw.STATE_FIELDS), np.float32)
-    ids = np.zeros((count, TURN_TOKENS), np.int16)
-    learn = np.zeros((count, TURN_TOKENS), np.bool_)
-    times = np.zeros((count, 2), np.float32)
+    state: Any = np.zeros((count, 4, draw.STATE_FIELDS), np.float32)
+    ids: Any = np.zeros((count, TURN_TOKENS), np.int16)
+    learn: Any = np.zeros((count, TURN_TOKENS), np.bool_)
+    times: Any = np.zeros((count, 2), np.float32)
     for i in range(count):
         scene = sample_scene(rng, moving=kind != "image", held_out=False)
         video = kind == "video" or (kind == "text" and rng.random() < 0.5)
@@ -160,10 +160,11 @@ def _prompts(job: tuple[int, int, str, int, tuple[int, int]]) -> Prompts:
     seed, count, kind, frames, size = job
     rng = random.Random(seed)
     limit = ACTION_TOKENS if kind == "action" else PROMPT_TOKENS
-    state = np.zeros((count, frames, draw.STATE_FIELDS), np.float32)
-    ids, lengths = np.zeros((count, limit), np.int16), np.zeros(count, np.int32)
-    rates = np.zeros(count, np.float32)
-    moves = np.zeros((count, frames - 1, 2), np.float32)
+    state: Any = np.zeros((count, frames, draw.STATE_FIELDS), np.float32)
+    ids: Any = np.zeros((count, limit), np.int16)
+    lengths: Any = np.zeros(count, np.int32)
+    rates: Any = np.zeros(count, np.float32)
+    moves: Any = np.zeros((count, frames - 1, 2), np.float32)
     for i in range(count):
         fps = rng.choice(FPS)
         if kind == "action":
@@ -185,15 +186,17 @@ def _prompts(job: tuple[int, int, str, int, tuple[int, int]]) -> Prompts:
 def prompts(count: int, kind: str, frames: int, size: tuple[int, int], seed: int) -> Prompts:
     """`kind`: `scene`, `follow` (a clip whose first frames will be given) or `action`."""
     parts = _spread(_prompts, [(seed * 1000 + i, n, kind, frames, size) for i, n in enumerate(_shares(count))])
-    fields: list[Any] = [np.concatenate([getattr(p, f) for p in parts]) for f in ("state", "ids", "lengths", "fps")]
+    state, ids, lengths, rates = (
+        np.concatenate([getattr(p, f) for p in parts]) for f in ("state", "ids", "lengths", "fps")
+    )
     moves = [p.actions for p in parts if p.actions is not None]
-    return Prompts(*fields, np.concatenate(moves) if moves else None)
+    return Prompts(state, ids, lengths, rates, np.concatenate(moves) if moves else None)
 
 
 def wander(rng: random.Random, scene: Scene, frames: int) -> tuple[draw.Path, np.ndarray]:
     """A smooth way of the gripper within the picture, and its actions [frames - 1, 2]: scaled steps right and down."""
     held = scene.things[scene.gripper]
-    x0, y0 = draw.COLUMN_X[held.column], draw.BASE_Y[held.depth]
+    x0, y0 = COLUMN_X[held.column], BASE_Y[held.depth]
     goal = rng.uniform(0.15, 0.85) - x0, min(0.0, rng.uniform(0.42, 0.9) - y0)
     bend = rng.uniform(-0.1, 0.0)
     offsets, p = [], 0.0

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 class Recorder:

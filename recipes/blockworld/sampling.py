@@ -10,11 +10,10 @@ import torch
 import towers
 import train_vae
 from common import autocast, device
+from torch import Tensor
 from train_generator import DOMAIN, prompt
 
 from cosmos3_serve.generator.engines.diffusers.schedule import flow_scheduler
-
-Tensor = torch.Tensor
 
 
 @torch.no_grad()

@@ -12,8 +12,8 @@ from typing import Any
 import layout
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-Tensor = torch.Tensor
 MARGIN = 15_000  # positions between a prompt and what is generated (the transformer's configuration)
 
 

@@ -19,9 +19,9 @@ import towers
 import train_vae
 from common import Average, Clock, Log, adam, autocast, device, half, on, pictures, save
 from recorder import Recorder
+from torch import Tensor
 from train_reasoner import fresh, gen_parameters, is_generation, load_into
 
-Tensor = torch.Tensor
 DOMAIN = 4  # pusht: two numbers an action
 
 
@@ -129,7 +129,7 @@ def train(
         layers = [(keys[:, 2 * i], keys[:, 2 * i + 1]) for i in range(keys.shape[1] // 2)]
         with autocast():
             asked = towers.Prompt(layers, lengths)
-            told = towers.denoise(net, noisy, sigma, clean, asked, fps, *actions, domain=DOMAIN)
+            told = towers.denoise(net, noisy, sigma, clean, asked, fps, next(iter(actions), None), DOMAIN)
         return (told.float() - goal)[:, :, clean:].square().mean()
 
     recorder = Recorder(step_loss, learned)

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 import towers
 from common import Average, Clock, Log, adam, autocast, device, half, on, pictures, save
+from torch import Tensor
 
 from cosmos3_serve.blockworld import draw, words
 from cosmos3_serve.blockworld.scene import COLOURS, SHAPES, sample_scene
 
-Tensor = torch.Tensor
 HEIGHTS = torch.tensor(draw._HEIGHTS)
 
 

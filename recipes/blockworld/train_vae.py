@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from common import Average, Clock, Log, adam, autocast, device, half, on, painted, pictures, save
 from recorder import Recorder
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""Rules that hold for every file: short, about the project alone, nothing left for later."""
+"""Rules that hold for every file: short, about the project alone, nothing left for later, types checked."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,11 @@ def test_the_rules_bite() -> None:
 def test_every_module_says_what_it_is() -> None:
     silent = [str(p.relative_to(ROOT)) for p in sources() if not p.read_text().lstrip().startswith('"""')]
     assert [p for p in silent if not p.endswith("__init__.py")] == []
+
+
+def test_every_python_file_of_the_recipes_is_type_checked() -> None:
+    """mypy is told of them by name: a file that nobody names would go unchecked."""
+    found = sorted(path.stem for path in (ROOT / "recipes").rglob("*.py"))
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+    assert found == checked["modules"], "name it in pyproject.toml: tool.mypy.modules"
+    assert any(found == row["module"] for row in checked["overrides"]), "and in the overrides of files over torch"
