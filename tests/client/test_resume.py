@@ -167,7 +167,7 @@ def test_an_unreachable_service_after_acceptance_is_incomplete(
     server: LedgerServer, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "PATIENT", follow.replace(follow.FIRST_CONTACT, attempts=2, base_s=0.01))
-    monkeypatch.setattr("cosmos3_serve.client.transfer.PIECE_BYTES", 1000)
+    monkeypatch.setattr("cosmos3_serve.client.delivery.transfer.PIECE_BYTES", 1000)
     server.faults.artifact_statuses = [401] * 50
     with pytest.raises(Refusal) as caught:
         submit_batch(**options)

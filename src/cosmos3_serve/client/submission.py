@@ -18,7 +18,7 @@ from typing import Any
 from cosmos3_serve.client import follow, limits, load, outcome, problem, record
 from cosmos3_serve.client.acceptance import Accepted, accept
 from cosmos3_serve.client.deadline import Deadline
-from cosmos3_serve.client.deliver import deliver
+from cosmos3_serve.client.delivery.deliver import deliver
 from cosmos3_serve.client.http import Service
 from cosmos3_serve.client.journal import Journal, Run, key_of
 from cosmos3_serve.client.journals import Journals, default_root

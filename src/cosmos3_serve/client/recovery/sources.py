@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cosmos3_serve.client import follow, load
 from cosmos3_serve.client.deadline import Deadline
+from cosmos3_serve.client.delivery.transfer import Transfer
 from cosmos3_serve.client.http import Service
 from cosmos3_serve.client.limits import default_timeout_s
 from cosmos3_serve.client.recovery.first_attempt import Origin
@@ -17,7 +18,6 @@ from cosmos3_serve.client.recovery.native_files import LocalTree, Natives, Prefi
 from cosmos3_serve.client.recovery.native_hashes import MAX_BYTES, parse_hashes
 from cosmos3_serve.client.recovery.qualify import MAX_JSON_BYTES, DirectoryQualifier, Qualified, qualify_ledger
 from cosmos3_serve.client.recovery.record import Source
-from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.contract.recovery import NativeFile
 from cosmos3_serve.contract.views import BatchState, BatchView

@@ -19,8 +19,8 @@ from urllib.parse import quote
 import httpx
 
 from cosmos3_serve.client import problem
+from cosmos3_serve.client.delivery.reading import chunks
 from cosmos3_serve.client.http import Service, read_all
-from cosmos3_serve.client.reading import chunks
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import ContractViolation, Cosmos3RayServeError, IntegrityError, StorageFailure
 from cosmos3_serve.retry import PASSING_READ_STATUSES, PATIENT, Attempts, RetryPolicy, retry_after

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.baseline_server import BaselineServer, Faults
 
-from cosmos3_serve.client import transfer as module
+from cosmos3_serve.client.delivery import transfer as module
 from cosmos3_serve.client.deadline import Deadline
+from cosmos3_serve.client.delivery.transfer import Transfer
 from cosmos3_serve.client.http import Service
-from cosmos3_serve.client.transfer import Transfer
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import Cosmos3RayServeError, IntegrityError, StorageFailure, Unauthorized
 from cosmos3_serve.retry import RetryPolicy

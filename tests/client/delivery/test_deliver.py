@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cosmos3_serve.client.deliver import EARLY_MOST, SMALL_BYTES, SMALL_MOST, Delivery, windows
+from cosmos3_serve.client.delivery.deliver import EARLY_MOST, SMALL_BYTES, SMALL_MOST, Delivery, windows
+from cosmos3_serve.client.delivery.window import Window
 from cosmos3_serve.client.publish import UPLOADS
-from cosmos3_serve.client.window import Window
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import LimitExceeded
 

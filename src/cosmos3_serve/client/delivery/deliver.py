@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.client.acceptance import Accepted
+from cosmos3_serve.client.delivery.transfer import Transfer
+from cosmos3_serve.client.delivery.window import Window
 from cosmos3_serve.client.http import Service
 from cosmos3_serve.client.journal import Journal
 from cosmos3_serve.client.progress import Progress
 from cosmos3_serve.client.publish import UPLOADS, Early, Publication, outcome_of
-from cosmos3_serve.client.transfer import Transfer
-from cosmos3_serve.client.window import Window
 from cosmos3_serve.contract.provenance import MediaProof
 from cosmos3_serve.contract.records import Artifact
 from cosmos3_serve.errors import LimitExceeded

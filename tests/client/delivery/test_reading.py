@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from cosmos3_serve.client.reading import LONG_BYTES, chunks
+from cosmos3_serve.client.delivery.reading import LONG_BYTES, chunks
 
 DATA = os.urandom(5 * LONG_BYTES + 321)
 Respond = Callable[[asyncio.StreamWriter], None]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cosmos3_serve.client.window import Window
+from cosmos3_serve.client.delivery.window import Window
 
 
 class Clock:
