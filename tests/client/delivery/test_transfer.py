@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.baseline_server import BaselineServer, Faults
 
-from cosmos3_serve.client.delivery import transfer as module
 from cosmos3_serve.client.deadline import Deadline
+from cosmos3_serve.client.delivery import transfer as module
 from cosmos3_serve.client.delivery.transfer import Transfer
 from cosmos3_serve.client.http import Service
 from cosmos3_serve.contract.records import Artifact
