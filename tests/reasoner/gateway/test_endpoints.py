@@ -182,7 +182,7 @@ async def test_a_picture_of_responses_passes_the_gate_and_travels_once(tmp_path:
         assert [a.headers["x-cosmos3-session"] for a in told] == ["new", "hit"]
         first, second = (body["input"][0]["content"][0] for body in here.replicas[0].asked)
         assert first["image_url"] == picture() and second["image_url"] is None
-        assert first["uuid"] == second["uuid"] and first["type"] == "input_image" and first["detail"] == "auto"
+        assert first["uuid"] == second["uuid"] and first["type"] == "input_image" and "detail" not in first
         assert (await other.post(SAY, json=shown(picture()))).headers["x-cosmos3-media"] == "miss"
         made = await http.post("/v1/files", files={"file": ("p.png", clips.picture(), "image/png")})
         body = shown("")

@@ -103,7 +103,10 @@ def _take(part: Any, cut: Mapping[str, Found], told: bool) -> Taken | None:
             "send input_text or input_image",
         )
     url, file_id = part.get("image_url"), part.get("file_id")
+    if media - {"image_url", "file_id"}:
+        raise bad("media_part_invalid", f"an input_image part holds {sorted(media)[0]}", "one part is one thing")
     if (url is None) == (file_id is None) or not isinstance(url or file_id, str) or not str(url or file_id).strip():
         raise bad("media_url_invalid", "an input_image part needs image_url or file_id", _WAYS)
     source = source_of(url, "image", cut) if url is not None else FileSource(str(file_id).strip())
-    return "image", source, {"type": "input_image", "image_url": None, "detail": part.get("detail") or "auto"}
+    rest = {name: item for name, item in part.items() if name not in ("image_url", "file_id", "uuid")}
+    return "image", source, {**rest, "image_url": None}
