@@ -88,6 +88,14 @@ def test_workers_and_the_machine(hardware: Hardware, workers: int, distribution:
     assert refused.value.stable_code == code
 
 
+def test_a_range_needs_the_gpus_of_its_end() -> None:
+    engine = Interpreter(Path("python"), (0, 32, 0), "vllm")
+    check_fit(settings(workers="0:2"), TWO_GPUS, engine)
+    with pytest.raises(StartRefused) as refused:
+        check_fit(settings(workers="1:4"), TWO_GPUS, engine)
+    assert refused.value.stable_code == "too_few_gpus" and "--workers 1:2" in refused.value.remedy
+
+
 def test_on_a_cluster_that_is_joined_this_machine_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("asked of the wrong machine")

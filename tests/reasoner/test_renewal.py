@@ -29,6 +29,7 @@ class Cluster:
     members: list[Member] = field(default_factory=lambda: [member(0), member(1)])
     gateways_: list[str] = field(default_factory=lambda: ["a", "b"])
     free: bool = True
+    wanted: int = 2
     broken: bool = False
     did: list[str] = field(default_factory=list)
 
@@ -40,7 +41,7 @@ class Cluster:
         if self.broken:
             raise TimeoutError
         gateways = tuple(GatewayStatus(name, ready=True) for name in self.gateways_)
-        return Overview(tuple(self.members), {}, gateways, EMPTY, STATS, 2)
+        return Overview(tuple(self.members), {}, gateways, EMPTY, STATS, self.wanted)
 
     def room(self) -> bool:
         return self.free
@@ -114,6 +115,25 @@ def test_without_room_an_old_one_goes_first() -> None:
     cluster.members = [member(0, 1, url=""), member(1)]
     made.step()
     assert made.phase is Phase.REPLICAS
+
+
+def test_one_that_the_load_asks_for_meanwhile_is_not_waited_for() -> None:
+    cluster = Cluster(wanted=3)
+    made = renewal(cluster)
+    made.ask()
+    made.step()
+    cluster.members = [member(0, 2), member(1, 2)]
+    made.step()
+    assert made.phase is Phase.GATEWAYS
+
+
+def test_a_fleet_that_sleeps_has_gateways_to_renew() -> None:
+    cluster = Cluster(members=[], wanted=0)
+    made = renewal(cluster)
+    made.ask()
+    made.step()
+    made.step()
+    assert made.phase is Phase.GATEWAYS
 
 
 def test_what_fails_is_tried_again() -> None:

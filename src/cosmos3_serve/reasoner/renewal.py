@@ -94,7 +94,7 @@ class Renewal:
         fresh = sum(m.phase is ReplicaState.READY and m.ref not in self._old for m in members)
         left = sum(m.ref in self._old for m in members)
         self._show(fresh, left)
-        if left or fresh < overview.wanted:
+        if left or fresh < min(overview.wanted, len(self._old)):
             return
         old = frozenset(g.gateway for g in overview.gateways)
         self._control.gateways()

@@ -236,3 +236,42 @@ async def test_idle_connections_end(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(up._open) == 1
         await asyncio.wait_for(replica.gone.wait(), 5)
         assert not up._open and not up._idle
+
+
+async def test_at_an_address_that_nobody_has_any_more_what_arrived_is_read_and_nothing_else_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstream, "GONE_S", 0.3)
+    size = 3 * connection.HELD_BYTES
+    big = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size
+    begun = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with asking(then_ends(big), says(begun), silent, timeout_s=300) as (up, url, replica):
+        slow = await up.ask(url, Payload((b"{}",)))  # its client takes nothing for a while
+        half = await up.ask(url, Payload((b"{}",)))
+        assert await half.next() == b"half"
+        quiet = asyncio.create_task(up.ask(url, Payload((b"{}",))))
+        while replica.connections < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            for _ in range(3):  # as with every view of the fleet
+                up.keep_only({"http://elsewhere:1"})
+                await asyncio.sleep(0.2)
+            with pytest.raises(Lost):
+                await half.next()
+            with pytest.raises(Lost):
+                await quiet
+        assert await slow.whole() == b"x" * size
+
+
+async def test_idle_connections_to_an_address_that_nobody_has_any_more_end() -> None:
+    async with asking(says(OK), says(OK)) as (up, url, replica):
+        assert await whole(up, url) == b"ok"
+        up.keep_only({url})
+        assert await whole(up, url) == b"ok" and replica.connections == 1
+        up.keep_only(set())
+        async with asyncio.timeout(10):
+            await replica.gone.wait()

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import structlog
+
 from cosmos3_serve.reasoner.fleet.member import Demand, FleetView, GatewayStatus, Load, Member, Seen, Service, Standing
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 from cosmos3_serve.reasoner.fleet.roster import Roster
@@ -29,6 +31,8 @@ from cosmos3_serve.reasoner.sessions.messages import (
 )
 from cosmos3_serve.reasoner.sessions.policy import AffinityRules
 from cosmos3_serve.reasoner.sessions.table import SessionTable
+
+log = structlog.get_logger(__name__)
 
 TOGETHER_S = 1.0  # replicas that go together ask within this time of one another
 TOGETHER_STEP_S = 0.05
@@ -113,8 +117,11 @@ class FleetCore:
 
     async def demand(self, wanted: int | None = None) -> Demand:
         """The load that the fleet's size follows. `wanted`: the size that it is to have, where it scales."""
-        if wanted is not None:
+        if wanted is not None and wanted != self._roster.wanted:
+            answers = self._roster.demand(self._clock()).answers
+            log.info("fleet_scales", replicas=wanted, before=self._roster.wanted, answers=answers)
             self._roster.want(wanted)
+            self._wake()
         self._sweep()
         return self._roster.demand(self._clock())
 

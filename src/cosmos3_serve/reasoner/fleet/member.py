@@ -122,6 +122,7 @@ class FleetView:
     """
     Args:
         failing: replicas could not start, and none has since.
+        wanted: replicas, as the load asks for.
         run: of the service, the same for every registry that it starts again.
         settled: False while a restarted registry waits for replicas to report again: a member that is missing then may
             live all the same.
@@ -134,6 +135,7 @@ class FleetView:
     settled: bool
     draining: bool
     failing: bool = False
+    wanted: int = 0
     run: str = ""
 
 

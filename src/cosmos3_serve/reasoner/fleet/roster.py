@@ -224,6 +224,7 @@ class Roster:
             settled=now >= self._recover_until or self._full(),
             draining=self.draining,
             failing=bool(self.failures),
+            wanted=self.wanted,
             run=self.run,
         )
 

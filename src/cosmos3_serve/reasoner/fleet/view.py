@@ -101,6 +101,7 @@ class FleetPort:
         self.draining = False
         self.ended: str | None = None  # the run of the service whose end was told
         self.failing = False
+        self.wanted = 0
         self.away = True  # until the first view
         self._viewed = asyncio.Event()
 
@@ -158,6 +159,7 @@ class FleetPort:
         self._members = told
         self._loads = dict(view.loads)
         self._seen, self.draining, self.failing = view.seen, view.draining, view.failing
+        self.wanted = view.wanted
         self.ended = view.run if view.draining else self.ended
         for callback in self._callbacks:
             try:

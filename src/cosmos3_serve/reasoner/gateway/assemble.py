@@ -158,7 +158,7 @@ def add_checks(front: Front, canary: Canary) -> None:
         if not serving and not front.settings.workers.least:  # asleep; the port must stay open for who wakes it
             failing = front.fleet.failing
             return not failing, "replicas cannot start" if failing else "no replica serves: a question starts one"
-        return serving > 0, f"{serving} of {front.settings.workers} replicas serve"
+        return serving > 0, f"{serving} of {front.fleet.wanted} replicas serve"
 
     def tokens() -> tuple[bool, str]:
         return not front.book.problem, front.book.problem or f"{len(front.book)} token(s)"
@@ -187,6 +187,7 @@ def figures(front: Front) -> Figures:
     states = router.health.fleet(now).replicas
     return Figures(
         waiting=len(front.line),
+        wanted=front.fleet.wanted,
         in_flight=front.in_flight,
         body_bytes=front.budget.held,
         store_bytes=front.gate.store.used_bytes,

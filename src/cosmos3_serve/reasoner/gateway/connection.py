@@ -52,6 +52,7 @@ class Connection(asyncio.Protocol):
         self._held = 0
         self._paused = self._full = False
         self._failure: type[Exception] | None = None
+        self._silence: type[Exception] = Silent
         self.idle_since = 0.0
         self._begin()
         self._idle = True
@@ -208,6 +209,18 @@ class Connection(asyncio.Protocol):
         """Nobody wants anything of it any more."""
         self._fail(Lost)
 
+    def doubt(self, silence_s: float) -> None:
+        """The other end is said to be gone. What has arrived is read all the same, of an answer that was whole or of a
+        replica that ended in order; whoever waits so long for more learns that it is `Lost`."""
+        if self._idle:
+            self.abandon()
+        elif self._silence is not Lost and self._failure is None:
+            self._silence, self._silence_s = Lost, min(silence_s, self._silence_s)
+            self._heard_at = self._loop.time()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = self._loop.call_later(self._silence_s, self._look)
+
     def idle_for(self) -> float:
         """Seconds since its last answer ended."""
         return self._loop.time() - self.idle_since
@@ -243,7 +256,7 @@ class Connection(asyncio.Protocol):
         waiting = self._waiter is not None or self._room is not None
         if waiting and waited >= self._silence_s:
             self._timer = None
-            self._fail(Silent)
+            self._fail(self._silence)
             return
         left = self._silence_s - waited if waiting else self._silence_s
         self._timer = self._loop.call_later(max(left, 0.001), self._look)

@@ -27,6 +27,7 @@ class Figures:
     """
 
     waiting: int = 0
+    wanted: int = 0
     in_flight: int = 0
     body_bytes: int = 0
     store_bytes: int = 0
@@ -48,6 +49,7 @@ class _Now(Collector):
             ("in_flight", "Questions that wait or are being answered.", now.in_flight),
             ("body_bytes", "Bytes of request bodies held.", now.body_bytes),
             ("media_store_bytes", "Bytes in the media store.", now.store_bytes),
+            ("replicas_wanted", "Replicas that the load asks for, within --workers.", now.wanted),
             ("leases", "Sessions that this gateway knows.", now.leases),
         ):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=float(value))

@@ -23,6 +23,7 @@ KEEP_ALIVE_S = 15.0  # below the replica's own 60 s: a connection that it closes
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_REFUSAL_BYTES = 64 * 1024
 SWEEP_S = 5.0
+GONE_S = 2.0  # within which what a replica sent before it went has arrived
 MAX_BIG_BODIES = 4  # sent at once, of those that are read from files or larger than what is joined
 
 __all__ = ["CHAT_PATH", "MAX_ANSWER_BYTES", "Lost", "Oversized", "Reply", "Silent", "Unreachable", "Upstream"]
@@ -104,10 +105,10 @@ class Upstream:
             connection.abandon()
 
     def keep_only(self, urls: Collection[str]) -> None:
-        """Cut every connection to another address: whoever waits there learns that it is `Lost`. A machine that is gone
-        closes nothing."""
+        """Nobody is at any other address: whoever waits there learns within seconds that it is `Lost`. The replica of a
+        lost machine closes nothing itself."""
         for connection in [c for c, url in self._open.items() if url not in urls]:
-            connection.abandon()
+            connection.doubt(GONE_S)
 
     async def ask(self, url: str, payload: Payload, path: str = CHAT_PATH) -> Reply:
         """Send a question to `path`; returns with the status.
