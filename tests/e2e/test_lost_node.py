@@ -1,5 +1,5 @@
-"""A node of a cluster that is gone without a word, in the middle of questions: each ends, with an answer or a typed
-error, within seconds.
+"""A fleet grows onto other nodes of a cluster, and one of them is gone without a word, in the middle of questions: each
+ends, with an answer or a typed error, within seconds.
 
 Every process of the node is stopped: like a machine without power it answers nothing and closes nothing. The engine is
 a double (`stub_engine.py`); the nodes are Ray's own on this machine.
@@ -43,9 +43,10 @@ class Lived:
         """Where the processes run whose command line begins so."""
         return {self.nodes.node_of(pid) for pid, line in marked(self.mark).items() if line.startswith(name)}
 
-    def replica_on(self, node: str) -> str:
-        (found,) = [r["id"] for r in self.service.replicas if self.nodes.node_of(r["pid"]) == node]
-        return found
+    async def replicas(self, http: httpx.AsyncClient) -> dict[str, dict[str, Any]]:
+        """By node: those that serve, as the service tells."""
+        rows = (await http.get("/system-info")).json()["replicas"]
+        return {row["node"]: row for row in rows if row["phase"] == "ready"}
 
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.service.url, headers=self.service.headers, timeout=4 * WITHIN_S)
@@ -55,7 +56,9 @@ class Lived:
 def lived(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
     mark = new_mark()
     settings = {
-        "COSMOS3_REASONER_WORKERS": "3",
+        "COSMOS3_REASONER_WORKERS": "1:3",
+        "COSMOS3_REASONER_SCALE_LOAD": "2",
+        "COSMOS3_REASONER_SCALE_DOWN_AFTER_S": "3600",
         "COSMOS3_REASONER_DRAIN_TIMEOUT_S": "5",
         "COSMOS3_VLLM_PYTHON": fake_engine(tmp_path, "stub_engine.py"),
     }
@@ -89,17 +92,22 @@ async def session_on(lived: Lived, http: httpx.AsyncClient, replica: str) -> str
 
 async def test_questions_on_a_node_that_is_gone_end_within_seconds(lived: Lived, tmp_path: Path) -> None:
     elsewhere = lived.nodes_of("ray::ServeReplica:cosmos3_reasoner:gateway") | lived.nodes_of("ray::FleetActor")
-    replicas = {lived.nodes.node_of(row["pid"]) for row in lived.service.replicas}
-    assert len(replicas) == 3, "a GPU each"
-    victim = sorted(replicas - elsewhere)[0]
-    gone = lived.replica_on(victim)
     codes: Counter[str] = Counter()
     async with lived.client() as http:
+        assert len(await lived.replicas(http)) == 1
+        enough = tmp_path / "enough"
+        load = [asyncio.create_task(ask(http, f"load-{n}", f"until={enough}", stream=True)) for n in range(6)]
+        async with asyncio.timeout(4 * WITHIN_S):
+            while len(replicas := await lived.replicas(http)) < 3:  # noqa: ASYNC110  # a GPU each, so a node each
+                await asyncio.sleep(0.2)
+        enough.touch()
+        assert {code for code, _ in await asyncio.gather(*load)} == {"answered"}
+        victim = sorted(replicas.keys() - elsewhere)[0]
+        gone, engine = replicas[victim]["id"], replicas[victim]["engine"]["engine_pid"]
         session = await session_on(lived, http, gone)
         begun: list[asyncio.Task[tuple[str, float]]] = []
         for number in range(3):  # answers that have begun, and go on
             begun.append(asyncio.create_task(ask(http, session, f"take={600 + number}", stream=True)))
-        engine = next(row["engine"]["engine_pid"] for row in lived.service.replicas if row["id"] == gone)
         await connections(engine, 3)
         lived.nodes.freeze(victim)
         frozen = time.monotonic()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+import ray.serve
 from support.tiny import tiny_checkpoint
 
 from cosmos3_serve.errors import Cosmos3Error, ServiceFailure, StartRefused
+from cosmos3_serve.reasoner import serve as module
 from cosmos3_serve.reasoner.engine.replica import failure_record
 from cosmos3_serve.reasoner.fleet.core import Overview
 from cosmos3_serve.reasoner.fleet.member import GatewayStatus, HeldMedia, Member, Service
 from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 from cosmos3_serve.reasoner.serve import _check_failures, _described, _typed
 from cosmos3_serve.reasoner.sessions.messages import TableStats
-from cosmos3_serve.reasoner.setup import ReasonerSetup, ServedModel
+from cosmos3_serve.reasoner.setup import ReasonerSetup, ServedModel, names_of
 from cosmos3_serve.settings import ReasonerSettings
 
 SAID = {"code": "model_refused", "detail": "no", "remedy": "another"}
@@ -65,3 +69,26 @@ def test_the_ready_line_names_an_address_that_leads_here_and_no_secret(host: str
     assert ready["replicas"][0]["id"] == "replica-0"
     assert "the-secret" not in str(ready)
     assert "the-secret" not in repr(setup)
+
+
+@pytest.mark.parametrize(
+    ("declared", "applications", "refused"),
+    [(True, ["cosmos3_reasoner"], True), (True, [], False), (False, ["cosmos3_reasoner"], False), (None, [], False)],
+)
+def test_a_service_that_the_cluster_s_own_tools_run_is_not_replaced(
+    monkeypatch: pytest.MonkeyPatch, declared: bool | None, applications: list[str], refused: bool
+) -> None:
+    def ask(registry: str, method: str) -> bool:
+        assert (registry, method) == ("cosmos3_reasoner_fleet", "declared")
+        if declared is None:
+            raise ValueError("no such actor")
+        return declared
+
+    monkeypatch.setattr(module, "ask_fleet", ask)
+    monkeypatch.setattr(ray.serve, "status", lambda: SimpleNamespace(applications=dict.fromkeys(applications)))
+    if not refused:
+        module._refuse_declared(names_of())
+        return
+    with pytest.raises(StartRefused) as error:
+        module._refuse_declared(names_of())
+    assert error.value.stable_code == "service_running"

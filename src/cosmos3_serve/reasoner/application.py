@@ -118,6 +118,6 @@ def _registry(setup: ReasonerSetup) -> None:
     try:
         ray.get_actor(setup.names.registry, namespace=NAMESPACE)
     except ValueError:
-        start_fleet_actor(
-            setup.names.registry, affinity_rules(setup.settings), setup.settings.workers, setup.settings.log_level
-        )
+        settings = setup.settings
+        rules = affinity_rules(settings)
+        start_fleet_actor(setup.names.registry, rules, settings.workers, settings.log_level, declared=True)

@@ -24,17 +24,24 @@ CONCURRENT_CALLS = 10_000  # a watching gateway holds one all the time
 class FleetActor(FleetCore):
     """`FleetCore` in an actor of its own; Ray starts it again, empty, whenever its process dies."""
 
-    def __init__(self, rules: AffinityRules, workers: WorkerRange, log_level: str, run: str) -> None:
+    def __init__(self, rules: AffinityRules, workers: WorkerRange, log_level: str, run: str, declared: bool) -> None:
         import ray
 
         logs.configure(log_level)
         again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         # How large the fleet was is known again within a second: until then no replica that may live is left out.
         super().__init__(rules, workers.most if again else workers.least, run=run, recovering=again)
+        self._declared = declared
         log.info("fleet_registry_started", again=again)
 
+    async def declared(self) -> bool:
+        """Whether the cluster's own tools have deployed the service, and keep it as it is declared."""
+        return self._declared
 
-def start_fleet_actor(name: str, rules: AffinityRules, workers: WorkerRange, log_level: str) -> RayFleet:
+
+def start_fleet_actor(
+    name: str, rules: AffinityRules, workers: WorkerRange, log_level: str, *, declared: bool = False
+) -> RayFleet:
     """Start the actor; one that an earlier service of this name left behind is ended first."""
     import ray
 
@@ -46,7 +53,7 @@ def start_fleet_actor(name: str, rules: AffinityRules, workers: WorkerRange, log
         max_restarts=-1,
         num_cpus=0,
         max_concurrency=CONCURRENT_CALLS,
-    ).remote(rules, workers, log_level, uuid.uuid4().hex)
+    ).remote(rules, workers, log_level, uuid.uuid4().hex, declared)
     return RayFleet(name)
 
 

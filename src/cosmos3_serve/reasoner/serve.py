@@ -43,6 +43,7 @@ TICK_S = 2.0  # how stale the reaper's list of processes may be
 LOOK_EVERY = 5  # ticks between two looks at the cluster
 POLL_S = 0.3
 LOST_AFTER = 3
+OTHER_NAME = "give this one another --name and --port, or end that one first"
 
 OnReady = Callable[[Mapping[str, Any]], None]
 
@@ -84,7 +85,9 @@ def _serve(settings: ReasonerSettings, stop: StopSignals, on_ready: OnReady | No
             held = hold_port(settings.host, settings.port)
             port = held.getsockname()[1]
         cluster.start()
-        cluster.claim(names.gateways, remedy="give this one another --name and --port, or end that one first")
+        if not cluster.owned:
+            _refuse_declared(names)
+        cluster.claim(names.gateways, remedy=OTHER_NAME)
         stop.install()  # Ray has put handlers of its own in place
         setup = ReasonerSetup(settings, model, port, secrets.token_urlsafe(32))
         renewal = Renewal(settings, _deploy(setup, gateway))
@@ -107,6 +110,20 @@ def _serve(settings: ReasonerSettings, stop: StopSignals, on_ready: OnReady | No
 
 
 # ---- with Ray ------------------------------------------------------------------------------------------------------
+
+
+def _refuse_declared(names: Names) -> None:
+    """Raises StartRefused: the cluster's own tools run a service of this name, which would be replaced."""
+    from ray import serve
+
+    try:
+        declared = ask_fleet(names.registry, "declared") and names.gateways in serve.status().applications
+    except Exception:
+        return  # there is none, or what is left of one
+    if declared:
+        raise StartRefused(
+            f"the cluster's own tools run {names.gateways} on it", code="service_running", remedy=OTHER_NAME
+        )
 
 
 def _deploy(setup: ReasonerSetup, gateway: type[Any] | None) -> RayControl:

@@ -172,7 +172,10 @@ class RayCluster:
             import ray
 
             with contextlib.suppress(Exception):
+                if self._claim is not None:
+                    ray.kill(self._claim, no_restart=True)  # now, and not when the cluster has noticed our end
                 ray.shutdown()
+        self._claim = None
         killed = reaper.end(mine)
         if killed:
             log.warning("ray_processes_killed", count=len(killed))
