@@ -105,8 +105,7 @@ class ReasonerSettings(Settings):
     )  # fmt: skip
     tool_parser: str = option(
         "hermes",
-        "How vLLM reads tool calls out of the model's words: one of its parsers; none: only calls that the client"
-        " demands.",
+        "How vLLM reads tool calls out of the model's words: one of its parsers; none: tools are refused.",
         env="COSMOS3_REASONER_TOOL_PARSER",
         min_length=1,
     )
@@ -155,3 +154,8 @@ class ReasonerSettings(Settings):
     def _words(cls, value: Any) -> Any:
         """An environment variable holds words as for a shell: a value may be JSON with commas in it."""
         return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @property
+    def reads_tools(self) -> bool:
+        """Whether vLLM reads tool calls: by our setting, or by an operator's own arguments."""
+        return self.tool_parser != "none" or any(word.startswith("--tool-call-parser") for word in self.vllm_args)

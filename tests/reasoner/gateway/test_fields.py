@@ -111,3 +111,20 @@ async def test_what_an_engine_would_drop_inside_a_field_is_refused(
         told = await http.post(path, json={**ASKED[path], **fields})
         assert (told.status_code, told.json()["error"]["param"]) == (400, param)
         assert here.replicas[0].asked == []
+
+
+async def test_tools_that_are_switched_off_are_refused_by_name(tmp_path: Path) -> None:
+    tools = {CHAT.path: OK["tools"], RESPONSES.path: OK["tools"]}
+    async with world(tmp_path, replicas=1, tool_parser="none") as here, here.client() as http:
+        for path, value in tools.items():
+            told = await http.post(path, json={**ASKED[path], "tools": value})
+            error = told.json()["error"]
+            assert (told.status_code, error["code"], error["param"]) == (400, "unsupported_field", "tools")
+            assert (
+                await http.post(path, json={**ASKED[path], "tools": value, "tool_choice": "none"})
+            ).status_code == 200
+            assert (await http.post(path, json={**ASKED[path], "tools": None})).status_code == 200
+    own = {"tool_parser": "none", "vllm_args": ("--enable-auto-tool-choice", "--tool-call-parser=qwen3_coder")}
+    (tmp_path / "own").mkdir()
+    async with world(tmp_path / "own", replicas=1, **own) as here, here.client() as http:
+        assert (await http.post(CHAT.path, json={**ASKED[CHAT.path], "tools": OK["tools"]})).status_code == 200

@@ -53,11 +53,19 @@ class Ask:
         return blake2b(json.dumps([work, items]).encode(), digest_size=16).hexdigest()
 
 
-def read_ask(body: dict[str, Any], served: str, endpoint: Endpoint = CHAT, max_tokens: int | None = None) -> Ask:
+def read_ask(
+    body: dict[str, Any],
+    served: str,
+    endpoint: Endpoint = CHAT,
+    max_tokens: int | None = None,
+    *,
+    tools: bool = True,
+) -> Ask:
     """Take what is ours out of a parsed body (changed in place).
 
     Args:
         max_tokens: of an answer at most: the model's length.
+        tools: the engines read tool calls.
 
     Raises:
         ModelNotLoaded: another model than `served`.
@@ -89,6 +97,8 @@ def read_ask(body: dict[str, Any], served: str, endpoint: Endpoint = CHAT, max_t
         _check_response(body)
         if explain and stream:
             raise not_taken("cosmos3", "an answer of /v1/responses is explained whole only", "leave stream out")
+    if not tools and body.get("tools") and body.get("tool_choice") != "none":
+        raise not_taken("tools", "tools are switched off here (--tool-parser none)", "leave tools out")
     for name in endpoint.limits:
         _check_limit(name, body.get(name), max_tokens)
     session = _session(body.get(SESSION_FIELD))

@@ -108,7 +108,8 @@ class Chat:
         media = sum(len(part.source.text) for part in located.parts if isinstance(part.source, DataSource))
         wordy = len(raw) - media > PARSED_ON_LOOP
         del raw  # what is still needed of it is held by the parts
-        ask = read_ask(located.body, front.setup.model.name, self.endpoint, front.setup.model.max_model_len)
+        model = front.setup.model
+        ask = read_ask(located.body, model.name, self.endpoint, model.max_model_len, tools=front.settings.reads_tools)
         check_schemas(ask.body)
         tenant = tenant_of(scope)
         front.salts.apply(ask.body, tenant)
