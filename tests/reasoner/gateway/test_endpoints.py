@@ -89,7 +89,8 @@ async def _goes_on(stub: StubReplica, request: Any, body: dict[str, Any]) -> Non
     """The next turn is for what comes after a stream's first events."""
 
 
-async def test_a_death_during_an_answer_ends_a_stream_of_responses_with_an_error_event(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_order", [False, True])
+async def test_a_stream_of_responses_without_its_end_ends_with_an_error_event(tmp_path: Path, in_order: bool) -> None:
     async def half(stub: StubReplica, request: Any, body: dict[str, Any]) -> Any:
         from aiohttp import web
 
@@ -98,7 +99,10 @@ async def test_a_death_during_an_answer_ends_a_stream_of_responses_with_an_error
         await stub.typed(answer, "response.created", response={})
         await stub.typed(answer, "response.output_text.delta", delta="event: response.completed\n", item_id="m")
         await asyncio.sleep(0.05)
-        request.transport.abort()
+        if in_order:
+            await answer.write_eof()
+        else:
+            request.transport.abort()
         return answer
 
     async with world(tmp_path, replicas=1) as here, here.client() as http:
