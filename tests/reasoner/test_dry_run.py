@@ -35,7 +35,8 @@ def settings(tmp_path: Path, **given: object) -> ReasonerSettings:
 
 def test_what_is_in_place_is_verified_and_what_is_not_is_built(tmp_path: Path) -> None:
     assert dry_run(settings(tmp_path))["files"][0]["state"] == "to build"
-    found = dry_run(settings(tmp_path, model=str(tiny_checkpoint().path), routing="round-robin"))
+    found = dry_run(settings(tmp_path, model=str(tiny_checkpoint().path), routing="round-robin", workers="0:4"))
+    assert found["workers"] == "0:4"
     assert (found["files"][0]["state"], found["routing"]) == ("verified", "round-robin")
     assert not (tmp_path / "cache" / "reasoner-media").exists(), "nothing is left behind"
 

@@ -314,5 +314,10 @@ def test_replicas_that_cannot_start_are_told_to_gateways() -> None:
     before = roster.version
     roster.failed("one", {"code": "model_refused"})
     assert roster.view(0.0).failing and roster.version > before
+    roster.want(1)
+    assert roster.view(0.0).failing
+    roster.want(0)
+    assert not roster.view(0.0).failing, "a fleet that gave up sleeps, and can be woken"
+    roster.failed("two", {"code": "model_refused"})
     seat(roster)
     assert not roster.view(0.0).failing

@@ -159,6 +159,8 @@ class Roster:
         """The fleet grows or shrinks to so many replicas."""
         if wanted != self.wanted:
             self.wanted = wanted
+            if not wanted:  # it sleeps, and whoever wakes it finds out anew: a gateway that is not ready may get nobody
+                self.failures.clear()
             self._changed()
 
     def demand(self, now: float) -> Demand:
