@@ -33,7 +33,7 @@ WITHIN_S = 120.0
 class Fleet(LocalReasoner):
     """The product's service with none to three replicas over the stub engine, and at most two gateways."""
 
-    def __init__(self, cache_dir: Path, python: str) -> None:
+    def __init__(self, cache_dir: Path, python: str, **more: str) -> None:
         self.mark = new_mark()
         environ = {
             "COSMOS3_REASONER_WORKERS": "0:3",
@@ -43,7 +43,7 @@ class Fleet(LocalReasoner):
             "COSMOS3_REASONER_MAX_NUM_SEQS": "16",
             "COSMOS3_VLLM_PYTHON": python,
         }
-        super().__init__({**self.mark, **environ}, cache_dir)
+        super().__init__({**self.mark, **environ, **more}, cache_dir)
 
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, headers=self.headers, timeout=120)
@@ -177,3 +177,24 @@ async def test_a_fleet_sleeps_wakes_grows_and_shrinks_with_its_load(fleet: Fleet
     fleet.terminate()
     assert await asyncio.to_thread(fleet.wait, 120) == 0
     assert left_after(fleet.mark) == {}
+
+
+async def test_a_fleet_that_cannot_start_says_so_and_tries_anew_after_its_sleep(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    refuses = {"COSMOS3_VLLM_ARGS": "--behave model", "COSMOS3_REASONER_START_TIMEOUT_S": "8"}
+
+    async def wake(http: httpx.AsyncClient) -> None:
+        assert (await http.post(CHAT, json=text())).status_code == 503
+        async with asyncio.timeout(WITHIN_S):
+            while (answer := await http.get("/ready")).status_code == 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert [c["name"] for c in answer.json()["checks"] if not c["ok"]] == ["replicas"]
+        async with asyncio.timeout(WITHIN_S):  # asleep again
+            while (await http.get("/ready")).status_code != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    with Fleet(shared_cache(tmp_path_factory), fake_engine(tmp_path), **refuses) as fleet:
+        async with fleet.client() as http:
+            await wake(http)
+            await wake(http)
