@@ -6,7 +6,7 @@ import pytest
 from support.scenes import write_scene
 
 from cosmos3_serve.blockworld import draw
-from cosmos3_serve.blockworld.asked import Asked
+from cosmos3_serve.blockworld.asked import Asked, held_out
 from cosmos3_serve.blockworld.files import decode
 from cosmos3_serve.blockworld.scene import Event, Scene, Thing
 
@@ -40,3 +40,10 @@ def test_no_rule_says_what_actions_must_show() -> None:
 def test_files_become_frames(tmp_path: Path, name: str, frames: int) -> None:
     write_scene(tmp_path / name, LEFT)
     assert decode(tmp_path / name).shape == (frames, 192, 320, 3)
+
+
+def test_a_seed_is_always_the_same_held_out_scene() -> None:
+    asked = [held_out(seed, moving=moving) for seed in range(20) for moving in (False, True)]
+    assert asked == [held_out(seed, moving=moving) for seed in range(20) for moving in (False, True)]
+    assert all(it.scene.held_out and bool(it.scene.events) is (it.mode == "text2video") for it in asked)
+    assert len({it.prompt for it in asked}) > 30

@@ -55,6 +55,7 @@ def test_an_invalid_run_prints_no_figure(tmp_path: Path, capsys: pytest.CaptureF
     ("more", "code", "name"),
     [
         (["--arrivals", "rush"], 2, "usage"),
+        (["--content", "noise"], 2, "usage"),
         (["--arrivals", "poisson"], 2, "usage"),
         (["--arrivals", "burst,burst"], 2, "usage"),
         (["--shapes", "big"], 2, "usage"),

@@ -133,7 +133,7 @@ def test_outputs_that_are_swapped_fail_it_by_name(
 def test_without_numpy_no_block_world_is_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cosmos3_serve.checks.golden_blockworld.find_spec", lambda name: None)
+    monkeypatch.setattr("cosmos3_serve.blockworld.asked.find_spec", lambda name: None)
     with SceneServer(tmp_path / "server", SHOWN) as server:
         assert evaluate(server, tmp_path / "a")[0] == 2
         assert server.batches == [] and "pip install numpy" in capsys.readouterr().out

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str] | None] = {
         *("service", "weights", "storage", "contract", "blockworld"),
     },
     "deploy": {"contract"},
-    "bench": {"client", "reasoner_client", "contract"},
+    "bench": {"client", "reasoner_client", "contract", "blockworld"},
     "review": {"publication", "contract", "storage"},
     "checks": {"weights", "storage", "contract", "blockworld"},
     "reasoner_client": {"queue", "client", "publication", "contract", "storage"},

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ class BenchGenerator:
     tells: bool = True  # whether it has our additive fields and metrics, or the baseline's contract alone
     ready: bool = True
     faults: Faults = field(default_factory=Faults)
+    # What a sample's file holds, where it is to be a real one.
+    draw: Callable[[dict[str, Any]], bytes] | None = None
 
     def __post_init__(self) -> None:
         self.url = ""
@@ -106,7 +109,9 @@ class BenchGenerator:
         fault = self.faults.kind if self._hit(next(self.served)) else ""
         seconds = 60.0 if fault == "long" else (time.perf_counter() - came) / 2
         data = b"the same" if fault == "copy" else json.dumps([sample["prompt"], sample["seed"]]).encode()
-        path = f"{request_id}/{sample['name']}/vision.jpg"
+        if self.draw is not None:
+            data = await asyncio.to_thread(self.draw, sample)
+        path = f"{request_id}/{sample['name']}/vision.{'jpg' if sample['num_frames'] == 1 else 'mp4'}"
         self.files[path] = data
         digest = hashlib.sha256(data).hexdigest()
         artifact = {"sample": sample["name"], "path": path, "bytes": len(data), "sha256": digest}

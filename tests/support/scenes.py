@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import av
@@ -24,6 +25,14 @@ def write_scene(path: Path, scene: Scene, frames: int = 9, size: tuple[int, int]
         for frame in draw.render(scene, frames, *size):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode(None))
+
+
+def scene_bytes(scene: Scene, frames: int) -> bytes:
+    """A picture, or with more than one frame a clip."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / ("scene.jpg" if frames == 1 else "scene.mp4")
+        write_scene(file, scene, frames)
+        return file.read_bytes()
 
 
 class SceneServer(BaselineServer):

@@ -1,4 +1,4 @@
 """Block world: scenes drawn by our own code, with captions, questions and measures that need no model.
 
-Importing this room needs numpy; nothing else of the package imports it but the trial and the checks.
+Scenes and words are plain Python; drawing and measuring need numpy. The trial, the checks and the benchmarks use it.
 """

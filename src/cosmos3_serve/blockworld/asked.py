@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from cosmos3_serve.blockworld import words
-from cosmos3_serve.blockworld.scene import Scene
+from cosmos3_serve.blockworld.scene import Scene, sample_scene
+from cosmos3_serve.errors import UsageError
 
 Pixels = Any  # numpy arrays of uint8
 
@@ -51,3 +53,25 @@ class Asked:
     @property
     def _still(self) -> bool:
         return self.mode == "text2image"
+
+
+def held_out(seed: int, *, moving: bool) -> Asked:
+    """A picture, or a clip in which something moves, of a scene that no training has seen: the same for the same
+    seed."""
+    rng = random.Random(f"held-out-{seed}")
+    while True:
+        scene = sample_scene(rng, moving=moving, held_out=True)
+        if scene.events or not moving:
+            return Asked("text2video" if moving else "text2image", scene, seed)
+
+
+def require_measures() -> None:
+    """
+    Raises:
+        UsageError: numpy is missing, without which no picture can be judged.
+    """
+    if find_spec("numpy") is None:
+        raise UsageError(
+            "pictures of block-world scenes are judged by their pixels, which needs numpy",
+            remedy="pip install numpy where this command runs",
+        )

@@ -5,13 +5,11 @@ Simple scenes on purpose: each must be right, whichever checkpoint of this world
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from cosmos3_serve.blockworld.asked import Asked
 from cosmos3_serve.blockworld.scene import Event, Scene, Thing
-from cosmos3_serve.errors import UsageError
 
 SPHERE, CUBE, CYLINDER, CONE = range(4)
 RED, GREEN, BLUE, YELLOW = range(4)
@@ -52,15 +50,3 @@ def fault(sample: str, file: Path) -> str | None:
 
     asked = ASKED.get(sample)
     return None if asked is None else asked.fault(decode(file))
-
-
-def require_measures() -> None:
-    """
-    Raises:
-        UsageError: numpy is missing, without which no picture can be judged.
-    """
-    if find_spec("numpy") is None:
-        raise UsageError(
-            "this service has the block-world model, and its pictures are judged by their pixels, which needs numpy",
-            remedy="pip install numpy here, and run the evaluation again",
-        )

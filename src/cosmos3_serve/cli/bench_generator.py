@@ -26,6 +26,9 @@ def generator(
     samples: Annotated[int, typer.Option("--samples", min=1, max=64, help="Of each request.")] = 1,
     repeats: Annotated[int, typer.Option("--repeats", min=1, max=100, help="Of all cells.")] = 1,
     fetch: Annotated[bool, typer.Option("--fetch", help="Download every artifact, within the measured time.")] = False,
+    content: Annotated[
+        str, typer.Option("--content", help="plain, or scenes: block-world captions; with --fetch what came is judged.")
+    ] = "plain",
     seed: Annotated[int, typer.Option("--seed", min=0, max=1_000_000, help="Of arrivals and samples.")] = 1,
     endpoint: Annotated[
         str, typer.Option("--endpoint", help="http(s)://host:port (env: NPA_COSMOS3_RAY_ENDPOINT).")
@@ -54,6 +57,7 @@ def generator(
             arrivals=tuple(Arrivals.parse(part) for part in arrivals.split(",")),
             mixes=tuple(Mix.parse(part) for part in shapes.split(",")),
             requests=requests, samples=samples, repeats=repeats, fetch=fetch, seed=seed,
+            content=content,
         )  # fmt: skip
     except (ValueError, ValidationError) as error:
         raise UsageError(f"no such run: {first_error(error)}") from None

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from cosmos3_serve.blockworld.asked import require_measures
 from cosmos3_serve.checks.golden import request
-from cosmos3_serve.checks.golden_blockworld import require_measures
 from cosmos3_serve.checks.golden_checklist import checklist
 from cosmos3_serve.checks.golden_images import verified_media
 from cosmos3_serve.checks.golden_verdict import Seen, require_target, target_of_service, verdict

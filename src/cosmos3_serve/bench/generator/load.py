@@ -8,11 +8,14 @@ import json
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 from pydantic import ValidationError
 
+from cosmos3_serve.bench.generator import scenes
 from cosmos3_serve.bench.generator.arrivals import Arrivals
 from cosmos3_serve.bench.generator.records import Cell, Sample, Workload
 from cosmos3_serve.bench.generator.shapes import Mix
@@ -29,6 +32,7 @@ class Load:
     """
     Args:
         service: entered, with as many connections as requests.
+        judge: keeps what is fetched of scenes, and judges it after each cell.
     """
 
     def __init__(
@@ -36,10 +40,12 @@ class Load:
         service: Service,
         workload: Workload,
         *,
+        judge: scenes.Judge | None = None,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._service, self._work, self._clock, self._sleep = service, workload, clock, sleep
+        self._judge = judge if workload.fetch and workload.content == "scenes" else None
         self._name = f"bench-{secrets.token_hex(6)}"
         self._seed = workload.seed
 
@@ -85,6 +91,8 @@ class Load:
                 for number, offset in enumerate(arrivals.offsets(self._work.requests, self._work.seed)):
                     group.create_task(self._later(one, number, began + offset))
         after = await self._count()
+        if self._judge:
+            await self._judge.judge()
         counted = None if before is None or after is None else round(after - before)
         return Cell(repeat=repeat, arrivals=arrivals.label, mix=mix.label, counted=counted), found
 
@@ -108,25 +116,30 @@ class Load:
         listed = []
         for number, fields in enumerate(samples):
             # Another seed and another prompt each: no sample can be served from the work of another.
-            listed.append(
-                {"name": f"s{number}", "prompt": f"a red ball, take {self._seed}", "seed": self._seed, **fields}
-            )
+            listed.append({"name": f"s{number}", "seed": self._seed, **fields, **self._said(self._seed, fields)})
             self._seed += 1
         return json.dumps({"request_id": f"{self._name}-{request}-{self._seed}", "samples": listed}).encode()
+
+    def _said(self, seed: int, fields: dict[str, Any]) -> dict[str, Any]:
+        if self._work.content == "plain":
+            return {"prompt": f"a red ball, take {seed}"}
+        return {"prompt": scenes.asked(seed, fields).prompt, **(scenes.PICTURE if fields["num_frames"] == 1 else {})}
 
     async def _request(self, arrivals: str, mix: Mix, repeat: int, number: int, due: float) -> list[Sample]:
         size = self._work.samples
         asked = [mix.of(number * size + place).fields() for place in range(size)]
+        seed = self._seed
         body = self._body(str(number), asked)
         error, answer, fetched = None, None, None
+        files: dict[str, Path] = {}
         started = self._clock()
         try:
             answer = await self._post(body)
-            fetched = await self._fetch(answer) if self._work.fetch else None
+            fetched = await self._fetch(answer, files) if self._work.fetch else None
         except (Cosmos3Error, httpx.HTTPError, ValidationError) as failure:
             error = f"{type(failure).__name__}: {str(failure).splitlines()[0][:200]}"
         ended = self._clock()
-        return [
+        found = [
             Sample(
                 repeat=repeat, arrivals=arrivals, mix=mix.label, request=number, name=f"s{place}", asked=fields,
                 due=due, started=started, ended=ended, error=error, fetched=fetched,
@@ -134,6 +147,10 @@ class Load:
             )
             for place, fields in enumerate(asked)
         ]  # fmt: skip
+        for place, sample in enumerate(found):
+            if self._judge and fetched and sample.name in files:
+                self._judge.add(sample, scenes.asked(seed + place, asked[place]), files[sample.name])
+        return found
 
     async def _post(self, body: bytes) -> BatchResponse:
         answer = await self._service.call("POST", "/v1/batches", content=body, headers=JSON, retry=ONCE, read_s=None)
@@ -141,16 +158,27 @@ class Load:
             raise answer.failure()
         return BatchResponse.model_validate_json(answer.body)
 
-    async def _fetch(self, answer: BatchResponse) -> bool:
-        """Whether every artifact has the bytes and the hash that the response declares."""
+    async def _fetch(self, answer: BatchResponse, files: dict[str, Path]) -> bool:
+        """Whether every artifact has the bytes and the hash that the response declares.
+
+        Args:
+            files: takes where each sample's picture or clip is kept, if it is to be judged.
+        """
         for artifact in answer.artifacts:
             digest, size = hashlib.sha256(), 0
+            file = self._judge.file_for(artifact.path) if self._judge else None
             async with self._service.stream(f"/v1/artifacts/{artifact.path}") as said:
-                async for piece in said.aiter_bytes():
-                    digest.update(piece)
-                    size += len(piece)
+                with ExitStack() as stack:
+                    kept = stack.enter_context(file.open("wb")) if file else None
+                    async for piece in said.aiter_bytes():
+                        digest.update(piece)
+                        size += len(piece)
+                        if kept:
+                            kept.write(piece)
             if (said.status_code, size, digest.hexdigest()) != (200, artifact.bytes, artifact.sha256):
                 return False
+            if file:
+                files[artifact.sample] = file
         return True
 
 

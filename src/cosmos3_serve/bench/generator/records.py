@@ -21,6 +21,7 @@ class Workload(BaseModel):
         requests: of a cell; each is one batch of `samples` samples by a client of its own.
         fetch: whether a request ends only when its artifacts were downloaded and their hashes compared.
         seed: of the random arrivals and of the first sample; every further sample has the next seed.
+        content: `plain` prompts, or captions of block-world `scenes`, which with `fetch` are looked for in what came.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,6 +33,7 @@ class Workload(BaseModel):
     repeats: int = Field(default=1, ge=1, le=100)
     fetch: bool = False
     seed: int = Field(default=1, ge=0, le=1_000_000)
+    content: Literal["plain", "scenes"] = "plain"
 
     def keys(self) -> list[Key]:
         return [
@@ -68,6 +70,7 @@ class Sample(BaseModel):
         timings: phase to seconds.
         files: SHA-256 and bytes of each artifact, as declared.
         fetched: whether every artifact arrived as declared; None: nothing was fetched.
+        shown: whether it shows the scene that it was asked for; None: not asked for one, or not judged.
         served_by: revision, source, weights and guardrails of the answer, to set beside those of `/ready`.
     """
 
@@ -93,6 +96,7 @@ class Sample(BaseModel):
     timings: dict[str, float] = {}
     files: list[tuple[str, int]] = []
     fetched: bool | None = None
+    shown: bool | None = None
     served_by: dict[str, Any] = {}
 
     @property

@@ -16,7 +16,7 @@ RECORDS = "samples.jsonl"
 FIXED = (
     "arrivals", "mix", "repeat", "samples", "wall_s", "samples_per_s", "frames_per_s", "latency_mean_ms",
     "latency_p50_ms", "latency_p95_ms", "latency_p99_ms", "latest_ms", "mean_coalesced", "mean_inference", "coalesced",
-    "inference", "mixed_batches",
+    "inference", "mixed_batches", "shown",
 )  # fmt: skip
 
 
@@ -139,6 +139,15 @@ def markdown(run: Run, found: list[Row]) -> str:
             f" | {row.latency.p50_ms:.0f} / {row.latency.p95_ms:.0f} / {row.latency.p99_ms:.0f}"
             f" | {' | '.join(batches)} |"
         )
+    if any(row.shown is not None for row in found):
+        lines += [
+            "",
+            "Share of the samples that show the block-world scene that they were asked for, by their pixels:",
+            "",
+        ]
+        for row in found:
+            share = "not judged" if row.shown is None else f"{row.shown:.1%}"
+            lines.append(f"- {row.arrivals}, {row.mix}, repeat {row.repeat + 1}: {share}")
     if any(row.phases for row in found):
         lines += ["", "Seconds of a sample by phase, mean (p95) ms; what shares a batch has that batch's time:", ""]
         for row in found:

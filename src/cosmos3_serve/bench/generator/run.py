@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from cosmos3_serve.bench import machine
 from cosmos3_serve.bench.generator.load import Load
 from cosmos3_serve.bench.generator.records import Cell, Run, Sample, Service, Workload
+from cosmos3_serve.bench.generator.scenes import Judge
 from cosmos3_serve.bench.generator.validity import require_possible
+from cosmos3_serve.blockworld.asked import require_measures
 from cosmos3_serve.client import problem
 from cosmos3_serve.client.deadline import Deadline
 from cosmos3_serve.client.http import Service as Connection
@@ -37,17 +39,21 @@ async def run(
 
     Raises:
         InputError: more clients than requests (code `concurrency_unreached`).
+        UsageError: what comes cannot be judged here.
         NotReady, Unauthorized, Unreachable: the service cannot be asked.
         Cosmos3Error: it refuses a sample of a shape before the first cell.
         Incomplete: `timeout_s` passed (code `deadline_exceeded`).
     """
     require_possible(workload)
+    if workload.content == "scenes" and workload.fetch:
+        require_measures()
     connections = max(workload.requests, 8, *(arrivals.clients for arrivals in workload.arrivals))
     cells: list[Cell] = []
     samples: list[Sample] = []
-    async with Connection(endpoint, token, Deadline(timeout_s), connections=connections) as service:
+    connection = Connection(endpoint, token, Deadline(timeout_s), connections=connections)
+    async with connection as service, Judge() as judge:
         said = await _service(service)
-        load = Load(service, workload)
+        load = Load(service, workload, judge=judge)
         await load.warm_up()
         started = datetime.now(UTC).isoformat(timespec="seconds")
         for repeat in range(workload.repeats):

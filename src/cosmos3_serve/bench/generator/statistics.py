@@ -18,6 +18,7 @@ class Row(BaseModel):
         latency: of a sample, from when its request was due until its request ended.
         coalesced, inference: size of a batch -> how many there were; None where the service does not tell.
         mixed_batches: inference batches that mixed sizes or frame counts.
+        shown: share of the judged samples that show the scene that they were asked for; None: none was judged.
         phases: name -> its seconds over the samples; empty where the service does not tell.
     """
 
@@ -35,6 +36,7 @@ class Row(BaseModel):
     coalesced: dict[int, int] | None
     inference: dict[int, int] | None
     mixed_batches: int | None
+    shown: float | None = None
     phases: dict[str, Spread]
 
     @property
@@ -54,6 +56,7 @@ def rows(run: Run) -> list[Row]:
 def _row(samples: Sequence[Sample]) -> Row:
     wall = max(s.ended for s in samples) - min(s.due for s in samples)
     told = all(s.inference_id for s in samples)
+    judged = [s.shown for s in samples if s.shown is not None]
     names = dict.fromkeys(name for s in samples for name in s.timings)
     return Row(
         repeat=samples[0].repeat,
@@ -68,6 +71,7 @@ def _row(samples: Sequence[Sample]) -> Row:
         coalesced=_sizes([(s.coalesced_id, s.coalesced) for s in samples]) if told else None,
         inference=_sizes([(s.inference_id, s.inference) for s in samples]) if told else None,
         mixed_batches=len({s.inference_id for s in samples if s.mixed_shapes}) if told else None,
+        shown=sum(judged) / len(judged) if judged else None,
         phases={name: Spread.of([s.timings[name] for s in samples if name in s.timings]) for name in names},
     )
 
