@@ -252,6 +252,7 @@ async def test_what_needs_stored_answers_is_refused_by_name(tmp_path: Path) -> N
             told = await http.request(method, path)
             assert (told.status_code, told.json()["error"]["code"]) == (404, "response_not_stored"), path
             assert "input" in told.json()["error"]["remedy"]
+        assert (await http.post("/v1/responses/input_tokens", json=BODIES[SAY])).status_code == 405
         for field in ({"store": True}, {"previous_response_id": "r"}, {"background": True}, {"conversation": "c"}):
             told = await http.post(SAY, json={**BODIES[SAY], **field})
             assert (told.status_code, told.json()["error"]["code"]) == (400, "unsupported_field")

@@ -8,7 +8,11 @@ from starlette.routing import Route
 
 from cosmos3_serve.errors import NotFound
 
-_PATHS = ("/v1/responses/{id}", "/v1/responses/{id}/cancel", "/v1/responses/{id}/input_items")
+_PATHS = {
+    "/v1/responses/{id}": ["GET", "DELETE"],
+    "/v1/responses/{id}/cancel": ["POST"],
+    "/v1/responses/{id}/input_items": ["GET"],
+}
 
 
 def stored_response_routes() -> list[Route]:
@@ -19,4 +23,4 @@ def stored_response_routes() -> list[Route]:
             remedy="keep the answer yourself, and send the earlier turns in input",
         )
 
-    return [Route(path, absent, methods=["GET", "POST", "DELETE"]) for path in _PATHS]
+    return [Route(path, absent, methods=methods) for path, methods in _PATHS.items()]
