@@ -297,7 +297,7 @@ def test_a_fleet_that_shrinks_keeps_no_place_for_those_who_went() -> None:
 
 def test_the_demand_is_what_all_gateways_wait_for() -> None:
     roster = Roster("g", 2)
-    assert roster.demand(0.0).seqs == 0
+    assert (roster.demand(0.0).seqs, roster.demand(0.0).settled) == (0, False), "nobody has told anything"
     seat(roster)
     roster.hear(GatewayStatus("a", answers=5), 0.0)
     roster.hear(GatewayStatus("b", answers=7, asked_s=6.0), 1.0)
@@ -306,7 +306,9 @@ def test_the_demand_is_what_all_gateways_wait_for() -> None:
     assert not roster.demand(6.0).asked, "ten seconds after the question"
     roster.hear(GatewayStatus("b", answers=7), 14.0)
     assert roster.demand(15.5).answers == 7, "one that is silent counts for nothing"
-    assert not Roster("g", 2, recover_until=5.0).demand(4.9).settled
+    again = Roster("g", 2, recover_until=5.0)
+    again.hear(GatewayStatus("a"), 4.0)
+    assert not again.demand(4.9).settled and again.demand(5.0).settled
 
 
 def test_replicas_that_cannot_start_are_told_to_gateways() -> None:

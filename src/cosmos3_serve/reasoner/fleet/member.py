@@ -107,7 +107,7 @@ class Demand:
             there are none.
         seqs: answers that one replica works on at once; 0 while no replica has said so.
         wanted: replicas that are wanted now.
-        settled: False while a restarted registry has not heard from everybody yet.
+        settled: False while no gateway is heard, or a restarted registry has not heard from everybody yet.
     """
 
     answers: int

@@ -172,7 +172,7 @@ class Roster:
             asked=any(status.asked_s + age < ASKED_S for status, age in heard),
             seqs=min(seqs, default=0),
             wanted=self.wanted,
-            settled=now >= self._recover_until,
+            settled=now >= self._recover_until and bool(heard),
         )
 
     def all_asked(self) -> bool:
