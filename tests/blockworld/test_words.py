@@ -47,3 +47,8 @@ def test_a_picture_is_not_asked_about_motion() -> None:
     for _ in range(50):
         asked = words.questions(sample_scene(rng, moving=False), rng, video=False)
         assert not {t.kind for t in asked} & {"does", "happens", "order", "direction", "what_moves", "falls", "moves"}
+
+
+def test_an_answer_agrees_but_for_case_and_full_stops() -> None:
+    assert words.agrees(" The red sphere falls. ", "the red sphere falls")
+    assert not words.agrees("The red sphere bounces.", "The red sphere falls.")

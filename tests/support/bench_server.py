@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -41,6 +41,7 @@ class BenchServer:
     `foreign`: it speaks as Dynamo does: no headers of ours, no count of video tokens, a worker's id on demand.
     `buffers`: an answer goes out once it is whole, as behind a proxy that buffers streams.
     `pace_s`: seconds between tokens; `shrinks_after`: questions after which it says that a replica less serves.
+    `says`: the words of an answer, by the video's URL and the question; None: as many words as it may give.
     `decodes`: codecs of data URLs that it accepts, by FFmpeg's names; None: it looks at none.
     """
 
@@ -54,6 +55,7 @@ class BenchServer:
     pace_s: float = 0.001
     shrinks_after: int = 0
     faults: Faults = field(default_factory=Faults)
+    says: Callable[[str, str], str] | None = None
 
     def __post_init__(self) -> None:
         self.held: dict[int, set[str]] = defaultdict(set)
@@ -103,13 +105,15 @@ class BenchServer:
         if fault == "forget":
             hit = False
         tokens = body["max_completion_tokens"] - (1 if fault == "short" else 0)
+        asked = next((p["text"] for p in parts if isinstance(p, dict) and p["type"] == "text"), "")
+        said = ["word"] * tokens if self.says is None or not video else self.says(video, asked).split()
         headers = {
             "x-cosmos3-replica": f"r{replica}",
             "x-cosmos3-session": state,
             "x-cosmos3-media": "hit" if hit else "miss",
         }
         worker = {"nvext": {"worker_id": {"decode_worker_id": 7000 + replica}}} if "nvext" in body else {}
-        answer = self._answer(tokens, hit, fault, VIDEO_TOKENS if video else 0, worker)
+        answer = self._answer(said, hit, fault, VIDEO_TOKENS if video else 0, worker)
         return StreamingResponse(
             _whole(answer) if self.buffers else answer,
             media_type="text/event-stream",
@@ -128,12 +132,12 @@ class BenchServer:
         return self.homes[session], "new"
 
     async def _answer(
-        self, tokens: int, hit: bool, fault: str, seen: int, more: dict[str, object]
+        self, said: list[str], hit: bool, fault: str, seen: int, more: dict[str, object]
     ) -> AsyncIterator[bytes]:
         await asyncio.sleep(0 if hit else 0.005)
-        for number in range(tokens):
+        for number, word in enumerate(said):
             await asyncio.sleep(self.pace_s if number else 0)
-            yield _event({"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}], **more})
+            yield _event({"choices": [{"index": 0, "delta": {"content": f"{word} "}, "finish_reason": None}], **more})
         if fault == "cut":
             return
         if fault == "event":
@@ -142,7 +146,7 @@ class BenchServer:
         kinds = {} if self.foreign else {"multimodal_tokens": {"video": 0 if blind else seen}}
         usage = {
             "prompt_tokens": self.text_tokens + (0 if blind and self.foreign else seen),
-            "completion_tokens": tokens,
+            "completion_tokens": len(said),
             "prompt_tokens_details": {"cached_tokens": seen if hit else 0, **kinds},
         }
         yield _event({"choices": [], "usage": usage})

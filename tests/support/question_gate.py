@@ -17,7 +17,7 @@ from support.scenes import write_scene
 
 from cosmos3_serve.blockworld import words
 from cosmos3_serve.blockworld.scene import sample_scene
-from cosmos3_serve.trial.reasoner_act import agrees
+from cosmos3_serve.blockworld.words import agrees
 
 CLIPS = 24
 SAID = {"max_completion_tokens": 40, "temperature": 0}

@@ -83,11 +83,6 @@ def test_what_a_model_says_cannot_steer_a_terminal() -> None:
     assert for_terminal("a\x1b[2Jb\r\x07é\n\t") == "a\ufffd[2Jb\ufffd\ufffdé\n\t"
 
 
-def test_an_answer_agrees_but_for_case_and_full_stops() -> None:
-    assert reasoner_act.agrees(" The red sphere falls. ", "the red sphere falls")
-    assert not reasoner_act.agrees("The red sphere bounces.", "The red sphere falls.")
-
-
 def test_an_answer_about_nothing_measured_is_not_called_one_of_random_weights() -> None:
     assert reasoner_act.verdict("x", None, "random") == "random weights"
     assert reasoner_act.verdict("x", None, "blockworld") == "nothing was measured in the clip"

@@ -106,10 +106,8 @@ def _gaps(requests: Iterable[Request]) -> list[float]:
 
 def streamed(run: Run) -> Iterable[Finding]:
     """An answer that came at once has its latency as TTFT, and no pace: something on its way held it back."""
-    if run.workload.output_tokens < STREAM_TOKENS:
-        return
     for key, requests in by_level(run).items():
-        answers = [r for r in requests if r.itl is not None]
+        answers = [r for r in requests if r.itl is not None and (r.output_tokens or 0) >= STREAM_TOKENS]
         if answers and (all(map(_at_once, answers)) or all(map(_in_bursts, answers))):
             text = "all answers came at once or in a few bursts: a proxy or the server buffers the stream"
             yield Finding("stream_buffered", text, len(answers), level_name(key))

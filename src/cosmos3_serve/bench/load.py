@@ -11,10 +11,12 @@ from typing import Any
 
 import httpx
 
+from cosmos3_serve.bench import scene_clips
 from cosmos3_serve.bench.loop_delay import LoopDelay
 from cosmos3_serve.bench.proxy import recording_proxy
 from cosmos3_serve.bench.records import Request, Workload
 from cosmos3_serve.bench.seen import video_tokens
+from cosmos3_serve.blockworld.words import agrees
 from cosmos3_serve.client.events import split_lines
 from cosmos3_serve.errors import ContractViolation
 from cosmos3_serve.proxies import direct
@@ -35,6 +37,8 @@ class Load:
         part: the URL of each video by name, as its content part carries it.
         text_tokens: of a prompt without a video; where a server does not count the video's, they are what is above.
         worker_ids: ask Dynamo which worker answered.
+        scenes: the videos are block-world scenes: their own questions are asked, an answer ends where it ends, and is
+            compared with the right one.
         timeout_s: without a byte of an answer.
     """
 
@@ -51,6 +55,7 @@ class Load:
         part: Mapping[str, str],
         text_tokens: int = 0,
         worker_ids: bool = False,
+        scenes: bool = False,
         timeout_s: float = 600.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -58,6 +63,7 @@ class Load:
         self._base, self._timeout_s, self._clock = base_url, timeout_s, clock
         self._auth = {"authorization": f"Bearer {token}"} if token else {}
         self._text_tokens, self._worker_ids = text_tokens, worker_ids
+        self._scenes = scenes
         self._arrives: bool | None = None
         self.proof: str | None = None
         self._loop = LoopDelay(clock)
@@ -104,7 +110,10 @@ class Load:
     ) -> Request:
         affinity = self._work.profile == "session-affinity"
         sent = {self._work.session_header: name} if affinity else {}
-        asked = question(self._model, self._part[video] if video else "", turn, self._work.output_tokens)
+        right = scene_clips.turns(video)[turn] if self._scenes and video else None
+        words = text_of(turn) if right is None else right.question
+        asked = question(self._model, self._part[video] if video else "", words, self._work.output_tokens)
+        asked["ignore_eos"] = right is None
         if self._worker_ids:
             asked["nvext"] = {"extra_fields": ["worker_id"]}
         body = json.dumps(asked).encode()
@@ -115,6 +124,9 @@ class Load:
         except (httpx.HTTPError, ContractViolation, ValueError) as error:
             facts["error"] = f"{type(error).__name__}: {str(error)[:200]}"
         ended = self._clock()
+        text = facts.pop("text", "")
+        if right is not None and "error" not in facts:
+            facts["right"] = agrees(text, right.answer)
         return Request(
             repeat=repeat,
             concurrency=concurrency,
@@ -152,16 +164,15 @@ def text_of(turn: int) -> str:
     return f"Question {turn}: what happens in this clip, and where is shape number {turn + 1}?"
 
 
-def question(model: str, video_url: str, turn: int, tokens: int) -> dict[str, Any]:
+def question(model: str, video_url: str, words: str, tokens: int) -> dict[str, Any]:
     """The body of one question; without a URL it is about nothing."""
     video = [{"type": "video_url", "video_url": {"url": video_url}}] if video_url else []
     return {
         "model": model,
-        "messages": [{"role": "user", "content": [*video, {"type": "text", "text": text_of(turn)}]}],
+        "messages": [{"role": "user", "content": [*video, {"type": "text", "text": words}]}],
         "stream": True,
         "stream_options": {"include_usage": True},
         "max_completion_tokens": tokens,
-        "ignore_eos": True,
         "temperature": 0,
     }
 
@@ -191,6 +202,7 @@ def _take(event: Mapping[str, Any], facts: dict[str, Any], clock: Callable[[], f
         if delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"):
             now = clock()
             facts.setdefault("first", now)
+            facts["text"] = facts.get("text", "") + str(delta.get("content") or "")
             facts["pieces"] = facts.get("pieces", 0) + 1
             if "last" not in facts or now - facts["last"] > PAUSE_S:
                 facts["bursts"] = facts.get("bursts", 0) + 1

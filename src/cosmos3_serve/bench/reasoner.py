@@ -19,10 +19,11 @@ from cosmos3_serve.bench.fleet import fleet_size, known_fleet
 from cosmos3_serve.bench.load import Load, text_of
 from cosmos3_serve.bench.media_server import serve_videos
 from cosmos3_serve.bench.records import Request, Run, Weights, Workload
+from cosmos3_serve.bench.scene_clips import MAX_TURNS
 from cosmos3_serve.bench.served_clips import refuse_changed, refuse_changed_at
 from cosmos3_serve.bench.validity import of_session
 from cosmos3_serve.bench.videos import Video, VideoSet, refuse_duplicates
-from cosmos3_serve.errors import ContractViolation, InputError
+from cosmos3_serve.errors import ContractViolation, InputError, UsageError
 from cosmos3_serve.reasoner_client.ask import Reasoner
 from cosmos3_serve.reasoner_client.served import until_served
 
@@ -207,11 +208,14 @@ async def prepare(
             replicas than the server says (`weights_contradicted`, `replicas_contradicted`).
         IntegrityError: a clip is not what the listing says (code `video_changed`), or two are equal
             (`videos_duplicate`).
+        UsageError: clips of scenes with AIPerf, or with more questions than a scene has answers to.
         Refusal: with AIPerf, sessions are not kept as the profile wants (code `run_invalid`).
         Cosmos3Error: the endpoint cannot be reached, or refuses before the first question.
     """
     require_possible(workload)
     listing = VideoSet.read(directory)
+    if listing.recipe.content == "scenes":
+        _require_own(workload, aiperf)
     videos = listing.videos[: workload.needed()]
     if len(videos) < workload.needed():
         raise InputError(
@@ -238,19 +242,33 @@ async def prepare(
             # A video's content may make a session too, and AIPerf's records would not tell.
             refuse(list(of_session(workload, facts.get("x-cosmos3-session"))))
         part = await _parts(reasoner, workload, directory, videos, base)
-        load = await _load(reasoner, token, workload, part, known, aiperf)
+        load = await _load(reasoner, token, workload, part, known, aiperf, scenes=listing.recipe.content == "scenes")
         yield Target(workload, listing, videos, about, load, lambda: fleet_size(reasoner))
 
 
+def _require_own(workload: Workload, aiperf: WithAIPerf | None) -> None:
+    if aiperf is not None:
+        raise UsageError(
+            "AIPerf asks for answers of one length, and cannot tell which are right",
+            remedy="--load own for clips of scenes",
+        )
+    if workload.questions > MAX_TURNS:
+        raise UsageError(
+            f"a scene has {MAX_TURNS} questions with a right answer, not {workload.questions}",
+            remedy=f"--questions {MAX_TURNS} or fewer",
+        )
+
+
 async def _load(
-    reasoner: Reasoner, token: str, workload: Workload, part: Mapping[str, str], known: Known, aiperf: WithAIPerf | None
-) -> Generator:
+    reasoner: Reasoner, token: str, workload: Workload, part: Mapping[str, str], known: Known,
+    aiperf: WithAIPerf | None, *, scenes: bool,
+) -> Generator:  # fmt: skip
     alone = await reasoner.ask(text_of(0), max_tokens=1)
     text_tokens = int(alone.usage.get("prompt_tokens") or 0)
     load: Load | AIPerfLoad
     if aiperf is None:
         load = Load(workload, base_url=reasoner.endpoint, token=token, model=reasoner.model, part=part,
-                    text_tokens=text_tokens, worker_ids=known.worker_ids)  # fmt: skip
+                    text_tokens=text_tokens, worker_ids=known.worker_ids, scenes=scenes)  # fmt: skip
     else:
         load = AIPerfLoad(aiperf.program, aiperf.tokenizer, workload, base_url=reasoner.endpoint, token=token,
                           model=reasoner.model, part=part, folder=aiperf.folder, text_tokens=text_tokens)  # fmt: skip

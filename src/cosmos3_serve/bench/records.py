@@ -20,7 +20,7 @@ class Workload(BaseModel):
     """
     Args:
         questions: of each video, asked one after another.
-        output_tokens: exactly, of every answer.
+        output_tokens: exactly, of every answer; at most, where clips are scenes, whose answers end where they end.
         concurrency: requests in flight, one level after another.
         fresh: each level gets videos that no level before it used (strict), else all levels use the same (the seed's
             way: from the second level on, caches may still hold them).
@@ -54,6 +54,7 @@ class Request(BaseModel):
         session_state: `x-cosmos3-session` of our server: new, hit, moved, spilled (this question alone went elsewhere),
             none. AIPerf does not write it down.
         pieces, bursts: events with text, and how many times some came after a pause. AIPerf writes neither down.
+        right: whether the answer is the right one, of a question about a scene; None: of another.
         client_late_s: the longest time for which the client's event loop was busy meanwhile.
         replica, media_state: `x-cosmos3-replica` and `x-cosmos3-media` of our server, or the worker's id of Dynamo.
     """
@@ -83,6 +84,7 @@ class Request(BaseModel):
     last: float | None = None
     pieces: int | None = None
     bursts: int | None = None
+    right: bool | None = None
     client_late_s: float | None = None
 
     @property
@@ -142,6 +144,12 @@ class Run(BaseModel):
     def replicas(self) -> int | None:
         """How many replicas served it when it began; None: nobody told."""
         return self.fleet[0] if self.fleet else None
+
+    @property
+    def length(self) -> str:
+        """How many tokens an answer has, in words."""
+        most = self.workload.output_tokens
+        return f"1 to {most}" if self.recipe.content == "scenes" else f"exactly {most}"
 
     @property
     def temperature_checked(self) -> bool:

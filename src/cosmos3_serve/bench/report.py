@@ -17,7 +17,8 @@ COLUMNS = (
     "concurrency", "repeat", "requests", "wall_s", "requests_per_s", "output_tokens_per_s", "ttft_mean_ms",
     "ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p95_ms", "itl_p99_ms", "latency_p50_ms",
     "latency_p95_ms", "latency_p99_ms", "ttft_by_turn_ms", "cached_share", "media_misses", "requests_by_replica",
-    "sessions_new", "sessions_hit", "sessions_moved", "sessions_spilled", "warm_start",
+    "sessions_new", "sessions_hit", "sessions_moved", "sessions_spilled", "right",
+    "warm_start",
 )  # fmt: skip
 # AIPerf's own files of a run. Nobody has checked them, and they stay whatever the run is worth.
 RAW = "aiperf-not-checked"
@@ -111,8 +112,8 @@ def markdown(run: Run, rows: list[Level]) -> str:
         "",
         f"{run.started_at}, server {run.server}, {_fleet(run)}**weights: {weights(run)}**, load: {run.load}."
         f" {work.videos} videos of {run.recipe.seconds} s at {run.recipe.fps} fps,"
-        f" {run.recipe.width}×{run.recipe.height} {run.recipe.codec}, sent as {work.transport};"
-        f" {work.questions} questions each, {work.output_tokens} tokens an answer; {reuse}.",
+        f" {run.recipe.width}×{run.recipe.height} {run.recipe.codec}, content {run.recipe.content}, sent as"
+        f" {work.transport}; {work.questions} questions each, {run.length} tokens an answer; {reuse}.",
         "",
         f"Client's machine: {', '.join(f'{name} {value}' for name, value in run.machine.items())}.",
         "",
@@ -132,6 +133,10 @@ def markdown(run: Run, rows: list[Level]) -> str:
         )
     if not run.temperature_checked:
         lines += ["", UNCHECKED]
+    if any(row.right is not None for row in rows):
+        lines += ["", "Right answers:", ""]
+        for row in rows:
+            lines.append(f"- concurrency {row.concurrency}, repeat {row.repeat + 1}: {row.right or 0:.1%}")
     lines += ["", "TTFT by question, mean ms:", ""]
     for row in rows:
         turns = ", ".join(f"{value:.0f}" for value in row.ttft_by_turn_ms)

@@ -47,6 +47,7 @@ class Level(BaseModel):
         media_misses: requests whose video the replica did not hold; None where the server does not say.
         requests_by_replica: in the order of first use, by number and not by name.
         sessions: requests by what the server says of their session (new, hit, moved, spilled); empty if nothing.
+        right: share of right answers, of clips that are scenes; None: of others.
         warm_start: caches may have held the videos, since a level before it used them.
     """
 
@@ -66,6 +67,7 @@ class Level(BaseModel):
     media_misses: int | None
     requests_by_replica: list[int]
     sessions: dict[str, int] = {}
+    right: float | None = None
     warm_start: bool
 
 
@@ -87,6 +89,7 @@ def _level(requests: Sequence[Request], warm_start: bool) -> Level:
     told = [r for r in requests if r.cached_tokens is not None and r.prompt_tokens]
     media = [r.media_state for r in requests if r.media_state is not None]
     states = Counter(r.session_state for r in requests)
+    judged = [r.right for r in requests if r.right is not None]
     return Level(
         repeat=requests[0].repeat,
         concurrency=requests[0].concurrency,
@@ -104,6 +107,7 @@ def _level(requests: Sequence[Request], warm_start: bool) -> Level:
         media_misses=media.count("miss") if len(media) == len(requests) else None,
         requests_by_replica=list(Counter(r.replica for r in requests if r.replica is not None).values()),
         sessions={name: states[name] for name in SESSION_STATES} if any(states[s] for s in SESSION_STATES) else {},
+        right=sum(judged) / len(judged) if judged else None,
         warm_start=warm_start,
     )
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context, parent_process
 from pathlib import Path
+from typing import Literal
 
 import av
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cosmos3_serve.bench.picture import frames
+from cosmos3_serve.bench import picture, scene_clips
 from cosmos3_serve.errors import InputError, IntegrityError, ServiceFailure
 
 LISTING = "videos.json"
@@ -33,7 +34,8 @@ MIME = {"mp4": "video/mp4", "webm": "video/webm"}
 
 
 class Recipe(BaseModel):
-    """What each clip is. `fps` frames a second for `seconds`, `width` × `height` pixels, both even."""
+    """What each clip is. `fps` frames a second for `seconds`, `width` × `height` pixels, both even; `content` is shapes
+    that move about, or block-world scenes, whose questions have right answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,6 +44,7 @@ class Recipe(BaseModel):
     width: int = Field(default=640, ge=16, le=4096, multiple_of=2)
     height: int = Field(default=360, ge=16, le=4096, multiple_of=2)
     codec: str = Field(default="h264", pattern="^(h264|hevc|vp9|mpeg4)$")
+    content: Literal["shapes", "scenes"] = "shapes"
 
     @property
     def frames(self) -> int:
@@ -50,6 +53,10 @@ class Recipe(BaseModel):
     @property
     def suffix(self) -> str:
         return CODECS[self.codec][1]
+
+
+# As the block-world model was trained: 9 frames, of which it sees four.
+SCENES = Recipe(seconds=1, fps=9, width=320, height=192, content="scenes")
 
 
 class Video(BaseModel):
@@ -215,8 +222,9 @@ def _encode(path: Path, number: int, recipe: Recipe) -> None:
     with av.open(str(path), "w", format=container, options=muxing) as output:
         stream = output.add_stream(encoder, rate=recipe.fps, options=dict(options))
         stream.width, stream.height, stream.pix_fmt = recipe.width, recipe.height, "yuv420p"
-        for picture in frames(number, recipe.frames, (recipe.width, recipe.height)):
-            output.mux(stream.encode(av.VideoFrame.from_image(picture)))
+        frames = scene_clips.frames if recipe.content == "scenes" else picture.frames
+        for shown in frames(number, recipe.frames, (recipe.width, recipe.height)):
+            output.mux(stream.encode(av.VideoFrame.from_image(shown)))
         output.mux(stream.encode(None))
 
 
@@ -240,7 +248,7 @@ def _known(directory: Path, recipe: Recipe) -> dict[str, Video]:
         raise InputError(
             f"{directory} holds clips of another recipe ({listing.recipe.model_dump_json()})",
             code="videos_other_recipe",
-            remedy="name another directory, or the same --seconds, --fps, --size and --codec",
+            remedy="name another directory, or the same --content, --seconds, --fps, --size and --codec",
         )
     return {video.name: video for video in listing.videos}
 

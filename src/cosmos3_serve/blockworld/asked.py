@@ -68,10 +68,10 @@ def held_out(seed: int, *, moving: bool) -> Asked:
 def require_measures() -> None:
     """
     Raises:
-        UsageError: numpy is missing, without which no picture can be judged.
+        UsageError: numpy is missing, without which no picture can be drawn or judged.
     """
     if find_spec("numpy") is None:
         raise UsageError(
-            "pictures of block-world scenes are judged by their pixels, which needs numpy",
+            "block-world scenes are drawn and judged with numpy, which is missing",
             remedy="pip install numpy where this command runs",
         )

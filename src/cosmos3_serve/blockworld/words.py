@@ -191,6 +191,15 @@ def _moving(scene: Scene, rng: random.Random) -> list[Turn]:
     return turns
 
 
+def agrees(said: str, right: str) -> bool:
+    """Whether an answer says the right one, but for case and punctuation."""
+
+    def plain(text: str) -> str:
+        return " ".join(text.lower().replace(".", " ").split())
+
+    return plain(said) == plain(right)
+
+
 DESCRIBE = ("Describe the picture.", "What can be seen?")
 DESCRIBE_VIDEO = ("Describe the video.", "What can be seen in this video?")
 

@@ -51,6 +51,9 @@ def setup(aiperf_dir: Environment = ENVIRONMENT, json: Json = False) -> None:
 def videos(
     videos_dir: Videos = Path("bench-videos"),
     count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="How many distinct clips.")] = 200,
+    content: Annotated[
+        str, typer.Option("--content", help="shapes, or scenes: of block world, 1 s of 9 frames, 320x192; needs numpy.")
+    ] = "",
     seconds: Annotated[int | None, typer.Option("--seconds", min=1, max=3600, help="Length of each; 30.")] = None,
     fps: Annotated[int | None, typer.Option("--fps", min=1, max=60, help="Frames a second; 2.")] = None,
     size: Annotated[str, typer.Option("--size", help="WIDTHxHEIGHT in pixels, both even; 640x360.")] = "",
@@ -72,7 +75,8 @@ def videos(
     from pydantic import ValidationError
 
     from cosmos3_serve.bench.codec import AUTO, choose_codec
-    from cosmos3_serve.bench.videos import CODECS, LISTING, Recipe, VideoSet, make_videos
+    from cosmos3_serve.bench.videos import CODECS, LISTING, SCENES, Recipe, VideoSet, make_videos
+    from cosmos3_serve.blockworld.asked import require_measures
     from cosmos3_serve.reasoner_client.ask import Reasoner
 
     async def choose(codecs: tuple[str, ...]) -> str:
@@ -82,19 +86,22 @@ def videos(
     there = VideoSet.read(videos_dir).recipe if (videos_dir / LISTING).exists() else None
     wanted_codec = codec or (there.codec if there else AUTO if endpoint else "h264")
     try:
-        asked_for: dict[str, object] = {"seconds": seconds, "fps": fps}
+        asked_for: dict[str, object] = {"seconds": seconds, "fps": fps, "content": content or None}
         if size:
             width, _, height = size.lower().partition("x")
             asked_for |= {"width": int(width), "height": int(height)}
         asked_for |= {} if wanted_codec == AUTO else {"codec": wanted_codec}
         given = {name: value for name, value in asked_for.items() if value is not None}
-        recipe = Recipe.model_validate((there or Recipe()).model_dump() | given)
+        basis = there or (SCENES if content == "scenes" else Recipe())
+        recipe = Recipe.model_validate(basis.model_dump() | given)
     except (ValueError, ValidationError) as error:
         raise UsageError(f"no clip can be made so: {first_error(error)}", remedy="for example --size 640x360") from None
     if wanted_codec == AUTO or (endpoint and there and not codec):
         tried = tuple(CODECS) if wanted_codec == AUTO else (wanted_codec,)
         recipe = recipe.model_copy(update={"codec": asyncio.run(choose(tried))})
         output.console().print(f"codec {recipe.codec}, which the server decodes", markup=False)
+    if recipe.content == "scenes":
+        require_measures()
     with progress("clips", count) as show:
         listing = make_videos(
             videos_dir, count, recipe, workers=workers, progress=lambda made: show("clips", made, count)
@@ -115,7 +122,9 @@ def reasoner(
     videos_dir: Videos = Path("bench-videos"),
     videos: Annotated[int, typer.Option("--videos", min=1, help="Videos of a level.")] = 200,
     questions: Annotated[int, typer.Option("--questions", min=1, help="Of each video.")] = 20,
-    output_tokens: Annotated[int, typer.Option("--output-tokens", min=1, help="Exactly, of each answer.")] = 128,
+    output_tokens: Annotated[
+        int, typer.Option("--output-tokens", min=1, help="Of each answer, exactly; about scenes at most.")
+    ] = 128,
     concurrency: Annotated[str, typer.Option("--concurrency", help="Levels, for example 1,2,4.")] = "1,2,4,8,16",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Of all levels.")] = 1,
     strict: Annotated[bool, typer.Option("--strict", help="Fresh videos at each level.")] = False,

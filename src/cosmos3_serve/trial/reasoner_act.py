@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
+from cosmos3_serve.blockworld.words import agrees
 from cosmos3_serve.errors import ContractViolation, StartRefused
 from cosmos3_serve.settings import ReasonerSettings
 from cosmos3_serve.weights.blockworld import BLOCKWORLD
@@ -108,15 +109,6 @@ def engine_environ() -> dict[str, str]:
     """The one setting of the reasoner that is the machine's and not a service's: where vLLM is."""
     named = os.environ.get(VLLM_PYTHON_ENV, "")
     return {VLLM_PYTHON_ENV: named} if named else {}
-
-
-def agrees(said: str, measured: str) -> bool:
-    """Whether an answer says what was measured, but for case and punctuation."""
-
-    def plain(text: str) -> str:
-        return " ".join(text.lower().replace(".", " ").split())
-
-    return plain(said) == plain(measured)
 
 
 def verdict(said: str, measured: str | None, weights: str) -> str:
