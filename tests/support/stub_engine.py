@@ -29,9 +29,11 @@ PACE_S = 1.0
 
 
 class StubEngine(StubReplica):
+    words = 0
+
     async def _metrics(self, _: web.Request) -> web.Response:
-        rows = {"running": self.running, "waiting": 0}
-        return web.Response(text="".join(f'vllm:num_requests_{k}{{engine="0"}} {v}.0\n' for k, v in rows.items()))
+        rows = {"num_requests_running": self.running, "num_requests_waiting": 0, "generation_tokens_total": self.words}
+        return web.Response(text="".join(f'vllm:{k}{{engine="0"}} {v}.0\n' for k, v in rows.items()))
 
     async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         found = re.search(r"take=(\d+)|until=([^\s\"]+)", json.dumps(body["messages"]))
@@ -43,6 +45,7 @@ class StubEngine(StubReplica):
         await self.event(answer, {"role": "assistant", "content": ""})
         for number in numbers:
             await self.event(answer, {"content": f"word-{number} "})
+            self.words += 1
             await asyncio.sleep(PACE_S)
         await self.event(answer, {}, finish_reason="stop")
         await answer.write(b"data: [DONE]\n\n")

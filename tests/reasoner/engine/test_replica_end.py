@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -44,8 +45,12 @@ class Away:
         raise FleetAway
 
 
-def made(notes: list[str], fleet: Any, *, busy: bool = False) -> SimpleNamespace:
+def made(notes: list[str], fleet: Any, *, busy: bool = False, hangs: bool = False) -> SimpleNamespace:
+    hung = asyncio.Event()
+    if hangs:
+        hung.set()
     parts = SimpleNamespace(
+        _hung=hung,
         _engine=Engine(notes, busy),
         _reporter=Reporter(notes),
         _watch=SimpleNamespace(cancel=lambda: None),
@@ -67,6 +72,13 @@ async def test_it_gives_answers_the_time_that_the_operator_gave(busy: bool) -> N
     core = FleetCore(AffinityRules(), 1)
     await replica.ReasonerReplica.__del__(made(notes, InProcessFleet(core), busy=busy))
     assert notes == ["draining", "waits 77", "left", "engine stops"]
+
+
+async def test_nothing_is_waited_for_where_the_engine_hangs() -> None:
+    notes: list[str] = []
+    core = FleetCore(AffinityRules(), 1)
+    await replica.ReasonerReplica.__del__(made(notes, InProcessFleet(core), busy=True, hangs=True))
+    assert notes == ["draining", "left", "engine stops"]
 
 
 async def test_it_does_not_wait_again_where_the_whole_service_has_drained() -> None:

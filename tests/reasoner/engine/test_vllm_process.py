@@ -20,8 +20,7 @@ from support.processes import left_after, marked, new_mark
 from cosmos3_serve.errors import Cosmos3Error, EngineFailed, ServiceFailure, StartRefused
 from cosmos3_serve.reasoner.engine.interpreter import Interpreter, find_interpreter, inspect
 from cosmos3_serve.reasoner.engine.start_failure import start_failure
-from cosmos3_serve.reasoner.engine.vllm_process import VllmProcess, engine_environ, parse_load
-from cosmos3_serve.reasoner.fleet.member import Load
+from cosmos3_serve.reasoner.engine.vllm_process import VllmProcess, engine_environ
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
 
 SECRET = "a-secret-of-the-cluster"
@@ -56,7 +55,8 @@ async def test_it_answers_with_the_secret_only_on_every_path() -> None:
             for wrong in (None, "", "wrong", SECRET + "x"):
                 assert (await get(process.url + path, wrong))[0] == 401
         assert (await get(process.url + "/health", SECRET))[0] == 200
-        assert await process.load() == Load(2, 1)
+        figures = await process.figures()
+        assert figures is not None and figures[:2] == (2, 1)
 
 
 async def test_the_engine_sees_a_private_home_and_none_of_our_secrets() -> None:
@@ -220,19 +220,6 @@ def test_the_environment_of_the_engine_is_an_allow_list() -> None:
         "COSMOS3_REASONER_TOKEN": "z",
     }
     assert engine_environ(given) == {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "0"}
-
-
-@pytest.mark.parametrize(
-    ("text", "load"),
-    [
-        ('vllm:num_requests_running{a="b"} 3.0\nvllm:num_requests_waiting{a="b"} 2.0\n', Load(3, 2)),
-        ('vllm:num_requests_running{e="0"} 1.0\nvllm:num_requests_running{e="1"} 2.0\n', Load(3, 0)),
-        ('vllm:num_requests_running_total{a="b"} 3.0\n', None),
-        ("", None),
-    ],
-)
-def test_load_from_metrics(text: str, load: Load | None) -> None:
-    assert parse_load(text) == load
 
 
 def test_a_signal_may_be_tried_again_and_a_wrong_model_may_not() -> None:

@@ -241,3 +241,27 @@ def test_phases_come_from_the_control_plane_and_death_beats_them() -> None:
     health.sync([ReplicaSpec(B, 4)])
     assert health.state(A, 0) is None
     assert takers(health.fleet(0), NO_REFUSALS, 0) == (B,)
+
+
+def test_an_engine_that_computes_nothing_gets_no_new_sessions_while_others_are_there() -> None:
+    health = book()
+    health.sync([ReplicaSpec(A, 4, quiet=True), ReplicaSpec(B, 4, quiet=False)])
+    assert takers(health.fleet(0), NO_REFUSALS, 0) == (B,)
+    health.sync([ReplicaSpec(A, 4, quiet=True)])
+    assert takers(health.fleet(0), NO_REFUSALS, 0) == (A,), "it may only be slow"
+
+
+def test_long_answers_of_an_engine_that_computes_open_no_circuit() -> None:
+    health = book()
+    health.sync([ReplicaSpec(A, 4, quiet=False)])
+    for now in range(0, 900, 300):
+        health.on_timeout(A, now)
+    assert health.state(A, 900) is S.READY
+    assert health.take_probes(900) == []
+    health.on_failed(A, 900)
+    health.take_probes(900)
+    assert health.take_probes(930) == [] and health.state(A, 930) is S.READY, "its canary waits behind long answers"
+    assert health.take_probes(960) == [Probe(A, canary=True)]
+    health.sync([ReplicaSpec(A, 4, quiet=True)])
+    health.take_probes(991)
+    assert health.state(A, 991) is S.DEAD

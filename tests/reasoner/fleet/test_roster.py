@@ -323,3 +323,13 @@ def test_replicas_that_cannot_start_are_told_to_gateways() -> None:
     roster.failed("two", {"code": "model_refused"})
     seat(roster)
     assert not roster.view(0.0).failing
+
+
+def test_that_an_engine_computes_nothing_is_news_and_so_is_its_end() -> None:
+    roster = Roster("g", 1)
+    ref = seat(roster)
+    for quiet, news in ((False, 1), (False, 0), (True, 1), (True, 0), (False, 1)):
+        before = roster.version
+        roster.beat(ref, Load(1, 0, quiet), 1.0)
+        assert roster.version - before == news
+        assert roster.view(1.0).members[0].spec.quiet is quiet

@@ -21,11 +21,12 @@ from cosmos3_serve.reasoner.autoscaling import replica_scaling
 from cosmos3_serve.reasoner.engine.args import engine_plan
 from cosmos3_serve.reasoner.engine.hardware import detect
 from cosmos3_serve.reasoner.engine.interpreter import find_interpreter
+from cosmos3_serve.reasoner.engine.liveness import Liveness
 from cosmos3_serve.reasoner.engine.model_shape import read_shape
 from cosmos3_serve.reasoner.engine.reporter import CALL_S, Reporter
 from cosmos3_serve.reasoner.engine.vllm_process import LAUNCHER, MODULE, VllmProcess, vllm_cache
 from cosmos3_serve.reasoner.fleet.core import FleetAway
-from cosmos3_serve.reasoner.fleet.member import Service
+from cosmos3_serve.reasoner.fleet.member import Load, Service
 from cosmos3_serve.reasoner.registry import RayFleet
 from cosmos3_serve.reasoner.setup import ReasonerSetup
 from cosmos3_serve.service import logs
@@ -62,12 +63,15 @@ class ReasonerReplica:
         except Cosmos3Error as error:
             await self._tell_failure(error)
             raise
-        self._reporter = Reporter(self._fleet, service, self._engine.load)
+        self._model = setup.model.name
+        self._token: asyncio.Task[None] | None = None
+        self._liveness, self._hung = Liveness(setup.settings.hang_timeout_s), asyncio.Event()
+        self._reporter = Reporter(self._fleet, service, self._load)
         self._reporter.start()
         # Serve takes it for running once this returns, and may end an old one for it: gateways must know it by then.
         if not await self._reporter.seated(SEATED_S):
             log.warning("not_registered_yet")  # the roster is away; it is asked on and on
-        self._watch = asyncio.create_task(self._on_exit())
+        self._watch = asyncio.create_task(self._until_over())
 
     async def _start(self, setup: ReasonerSetup) -> tuple[VllmProcess, Service]:
         path = await asyncio.to_thread(local_checkpoint, setup)
@@ -103,16 +107,47 @@ class ReasonerReplica:
         except FleetAway:
             log.warning("failure_not_told", code=error.stable_code)
 
-    async def _on_exit(self) -> None:
-        """Out of the roster at once when the engine dies; Serve's own look comes seconds later and replaces us."""
-        await self._engine.exited.wait()
-        log.error("engine_ended", code=self._engine.exit_code)
+    async def _load(self) -> Load | None:
+        """For the roster, about once a second; it is also how the engine's liveness is watched."""
+        figures = await self._engine.figures()
+        if figures is None:
+            return None
+        alive = self._liveness
+        alive.see(figures)
+        if alive.wants_token and self._token is None:
+            alive.asked()
+            self._token = asyncio.create_task(self._ask_token())
+        if alive.hung:
+            self._hung.set()
+        return Load(figures.running, figures.waiting, alive.quiet)
+
+    async def _ask_token(self) -> None:
+        try:
+            self._liveness.answered(await self._engine.token(self._model, 2 * self._liveness.hung_s))
+        finally:
+            self._token = None
+
+    async def _until_over(self) -> None:
+        """Out of the roster at once when the engine dies or hangs: gateways cut what they wait for here. Serve's own
+        look comes seconds later and replaces us."""
+        ends = [asyncio.ensure_future(event.wait()) for event in (self._engine.exited, self._hung)]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+        if self._engine.exited.is_set():
+            log.error("engine_ended", code=self._engine.exit_code)
+        else:
+            log.error("engine_hung", silent_s=round(self._liveness.silent_s(), 1))
         log_words(self._engine.tail())
         await self._reporter.leave()
 
     async def check_health(self) -> None:
         """Serve replaces the replica when this raises. A stalled /health alone must be seen three times."""
         try:
+            if self._hung.is_set():
+                raise EngineFailed("the engine computes nothing although it has work", code="engine_hung")
             await self._engine.check()
         except EngineFailed as error:
             log.warning("engine_unhealthy", code=error.stable_code)
@@ -131,7 +166,9 @@ class ReasonerReplica:
             return
         self._watch.cancel()
         await self._reporter.drain()
-        if not await self._service_ends():  # else gateways have drained already, or given up
+        if self._hung.is_set():
+            log.warning("drain_skipped", reason="the engine hangs")
+        elif not await self._service_ends():  # else gateways have drained already, or given up
             await asyncio.sleep(HEARD_S)
             if not await engine.drained(self._settings.drain_timeout_s):
                 log.warning("drain_incomplete")

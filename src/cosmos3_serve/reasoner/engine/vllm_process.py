@@ -21,8 +21,8 @@ import structlog
 
 from cosmos3_serve.errors import EngineFailed, ServiceFailure
 from cosmos3_serve.reasoner.engine import launch, secret, supervisor
+from cosmos3_serve.reasoner.engine.figures import EngineFigures, parse_figures
 from cosmos3_serve.reasoner.engine.start_failure import start_failure
-from cosmos3_serve.reasoner.fleet.member import Load
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
 from cosmos3_serve.service.http_server import listening_socket
 
@@ -37,7 +37,6 @@ POLL_S = 0.3
 ASK_S = 10.0
 TERM_GRACE_S = 5.0
 KILL_S = 20.0
-RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 
 # Everything else stays out of the engine: tokens, cloud keys, Ray's variables, our interpreter's paths.
 PASSED = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "USER", "COSMOS_TEST_MARK")
@@ -195,14 +194,25 @@ class VllmProcess:
         if not await self._answers():
             raise EngineFailed("the engine does not answer /health", code="engine_unhealthy")
 
-    async def load(self) -> Load | None:
-        """Requests it works on and requests that wait there; None while it does not say."""
+    async def figures(self) -> EngineFigures | None:
+        """What it works on, and whether it gets on; None while it does not say."""
         assert self._session is not None
         try:
             async with self._session.get(f"{self.url}/metrics", timeout=aiohttp.ClientTimeout(ASK_S)) as answer:
-                return parse_load(await answer.text()) if answer.status == 200 else None
+                return parse_figures(await answer.text()) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError):
             return None
+
+    async def token(self, model: str, timeout_s: float) -> bool:
+        """Whether it answers a question with one token in time."""
+        assert self._session is not None
+        question = {"model": model, "messages": [{"role": "user", "content": "."}], "max_completion_tokens": 1}
+        timeout = aiohttp.ClientTimeout(timeout_s)
+        try:
+            async with self._session.post(f"{self.url}/v1/chat/completions", json=question, timeout=timeout) as answer:
+                return answer.status == 200 and bool(await answer.read())
+        except (aiohttp.ClientError, TimeoutError):
+            return False
 
     async def _answers(self) -> bool:
         assert self._session is not None
@@ -231,7 +241,8 @@ class VllmProcess:
         try:
             async with asyncio.timeout(grace_s):
                 while True:
-                    if not self.alive or sum(await self.load() or Load(1)) == 0:
+                    figures = await self.figures()
+                    if not self.alive or (figures is not None and figures.running + figures.waiting == 0):
                         return True
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
@@ -265,18 +276,6 @@ def vllm_cache(cache_dir: Path) -> Path:
 def engine_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """What of our environment the engine may see."""
     return {k: v for k, v in environ.items() if k in PASSED or k.startswith(PASSED_PREFIXES)}
-
-
-def parse_load(exposition: str) -> Load | None:
-    """Running and waiting requests from the engine's metrics, over all its engines; None if they are not there."""
-    sums: dict[str, float] = {}
-    for line in exposition.splitlines():
-        for name in (RUNNING, WAITING):
-            # `…_waiting_by_reason` and the like are other series.
-            if line.startswith((name + "{", name + " ")):
-                with contextlib.suppress(ValueError):
-                    sums[name] = sums.get(name, 0.0) + float(line.rpartition(" ")[2])
-    return Load(int(sums[RUNNING]), int(sums.get(WAITING, 0.0))) if RUNNING in sums else None
 
 
 def _start_supervisor(order: Mapping[str, Any]) -> subprocess.Popen[bytes]:

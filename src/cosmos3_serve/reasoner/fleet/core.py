@@ -100,8 +100,11 @@ class FleetCore:
 
     async def beat(self, ref: ReplicaRef, load: Load) -> Standing | None:
         """See `Roster.beat`."""
+        before = self._roster.version
         standing = self._roster.beat(ref, load, self._clock())
         self._sweep()
+        if self._roster.version != before:
+            self._wake()
         return standing
 
     async def drain(self, ref: ReplicaRef) -> None:

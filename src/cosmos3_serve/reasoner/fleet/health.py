@@ -8,7 +8,8 @@ nothing, and a replica that is fuller than we think says so itself.
 An answer, whatever its status, proves that the replica lives: a 4xx says something about the request only, and fifty of
 them change nothing. After a 5xx or an unanswered request the replica is examined by a canary, a real question; one that
 fails it is dead until it passes one, however green its /health is. A replica that accepts and never answers hurts
-nobody else: its own requests make it saturated, and timeouts open its circuit.
+nobody else: its own requests make it saturated, and timeouts open its circuit. One whose engine has work and computes
+nothing says so itself (`quiet`): new sessions go elsewhere until it computes again or is replaced.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from cosmos3_serve.reasoner.fleet.replicas import Fleet, ReplicaRef, ReplicaStat
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """A replica as the control plane knows it: `phase` is starting, ready or draining; see `Member` for `leaving`."""
+    """A replica as the control plane knows it: `phase` is starting, ready or draining; see `Member` for the rest."""
 
     ref: ReplicaRef
     max_num_seqs: int
     phase: ReplicaState = ReplicaState.READY
     leaving: bool = False
+    quiet: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +177,9 @@ class HealthBook:
             self._open(record, now)
 
     def on_timeout(self, ref: ReplicaRef, now: float) -> None:
-        """Connected, and no answer in time."""
+        """Connected, and no answer in time. From an engine that computes, it was only a long one."""
         record = self._of(ref)
-        if record is None:
+        if record is None or record.spec.quiet is False:
             return
         record.timeouts += 1
         record.canary = True
@@ -215,8 +217,10 @@ class HealthBook:
         record.timeouts = record.failed_probes = 0
 
     def _no_answer(self, record: _Record, now: float) -> None:
-        """A canary that waits behind long answers proves nothing while others are being answered."""
-        if record.canary_sent and record.probe_sent_at is not None and record.token_at >= record.probe_sent_at:
+        """A canary that waits behind long answers proves nothing while others are being answered, or while the engine
+        says that it computes."""
+        sent, computes = record.probe_sent_at, record.spec.quiet is False
+        if record.canary_sent and sent is not None and (computes or record.token_at >= sent):
             record.probe_sent_at, record.probe_at = None, now + self.rules.canary_timeout_s
             return
         self._probe_failed(record, now)
@@ -250,7 +254,8 @@ class HealthBook:
     def _view(self, record: _Record, now: float) -> ReplicaView:
         full_for = record.full_for if now < record.full_until else None
         spec = record.spec
-        return ReplicaView(spec.ref.incarnation, self._state(record, now), spec.leaving, full_for, record.canary)
+        examined = record.canary or spec.quiet is True
+        return ReplicaView(spec.ref.incarnation, self._state(record, now), spec.leaving, full_for, examined)
 
     def _state(self, record: _Record, now: float) -> ReplicaState:
         if record.dead:

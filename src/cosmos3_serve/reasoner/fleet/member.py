@@ -18,10 +18,15 @@ class HeldMedia(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Requests on a replica, whoever sent them, as the replica itself counts."""
+    """Requests on a replica, whoever sent them, as the replica itself counts.
+
+    Args:
+        quiet: its engine has work and computes nothing (`engine/liveness.py`); None: it does not say.
+    """
 
     running: int = 0
     waiting: int = 0
+    quiet: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,13 @@ class Service:
 @dataclass(frozen=True, slots=True)
 class Member:
     """One replica as the control plane knows it. A slot whose replica died is `starting` and has no url until its
-    replacement has registered. `leaving`: it serves, and is about to be replaced."""
+    replacement has registered. `leaving`: it serves, and is about to be replaced. `quiet`: see `Load`."""
 
     ref: ReplicaRef
     phase: ReplicaState
     service: Service
     leaving: bool = False
+    quiet: bool | None = None
 
     @property
     def replica_id(self) -> str:
@@ -75,7 +81,7 @@ class Member:
     @property
     def spec(self) -> ReplicaSpec:
         """For `HealthBook.sync`."""
-        return ReplicaSpec(self.ref, self.max_num_seqs, self.phase, self.leaving)
+        return ReplicaSpec(self.ref, self.max_num_seqs, self.phase, self.leaving, self.quiet)
 
 
 class Standing(NamedTuple):

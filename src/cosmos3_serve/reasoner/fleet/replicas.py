@@ -30,7 +30,7 @@ class ReplicaView(NamedTuple):
     Args:
         leaving: it serves, and is about to be replaced.
         full_for: it has just refused a request for so many answers; wider ones are not sent there, narrower ones are.
-        examined: it failed a request, and a probe of it is due or under way.
+        examined: it failed a request, and a probe of it is due or under way; or its engine computes nothing.
     """
 
     incarnation: int

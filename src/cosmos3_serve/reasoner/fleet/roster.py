@@ -107,6 +107,9 @@ class Roster:
         if slot is None:
             return None
         slot.heard_at, slot.load = now, load
+        if load.quiet is not slot.member.quiet:
+            slot.member = replace(slot.member, quiet=load.quiet)
+            self._changed()
         return Standing(slot.member.leaving, slot.member.phase is ReplicaState.DRAINING)
 
     def drain(self, ref: ReplicaRef) -> None:

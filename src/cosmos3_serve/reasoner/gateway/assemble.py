@@ -158,7 +158,9 @@ def add_checks(front: Front, canary: Canary) -> None:
         if not serving and not front.settings.workers.least:  # asleep; the port must stay open for who wakes it
             failing = front.fleet.failing
             return not failing, "replicas cannot start" if failing else "no replica serves: a question starts one"
-        return serving > 0, f"{serving} of {front.fleet.wanted} replicas serve"
+        quiet = sum(member.quiet is True for member in front.members.values())
+        silent = f"; {quiet} of them have work and compute nothing" if quiet else ""
+        return serving > quiet, f"{serving} of {front.fleet.wanted} replicas serve{silent}"
 
     def tokens() -> tuple[bool, str]:
         return not front.book.problem, front.book.problem or f"{len(front.book)} token(s)"
