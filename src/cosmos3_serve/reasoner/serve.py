@@ -43,6 +43,7 @@ TICK_S = 2.0  # how stale the reaper's list of processes may be
 LOOK_EVERY = 5  # ticks between two looks at the cluster
 POLL_S = 0.3
 LOST_AFTER = 3
+CUT_S = 5.0  # in which gateways end what did not end in time
 OTHER_NAME = "give this one another --name and --port, or end that one first"
 
 OnReady = Callable[[Mapping[str, Any]], None]
@@ -264,10 +265,13 @@ def _watch(cluster: RayCluster, stop: StopSignals, renewal: Renewal) -> None:
 
 
 def _drain(registry: str, timeout_s: float) -> None:
-    """Tell gateways to take nothing new; wait until none of them answers anybody any more."""
+    """Tell gateways to take nothing new; wait until none of them answers anybody any more.
+
+    After `timeout_s` they end what is left themselves, each answer with its error; engines end after them.
+    """
     try:
         ask_fleet(registry, "end")
-        deadline = time.monotonic() + max(timeout_s, TICK_S)
+        deadline = time.monotonic() + max(timeout_s, TICK_S) + CUT_S
         time.sleep(TICK_S)  # by then every gateway has heard it, and says what it still answers
         while left := sum(gateway.in_flight for gateway in overview(registry).gateways):
             if time.monotonic() >= deadline:

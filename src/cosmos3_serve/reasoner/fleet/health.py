@@ -63,6 +63,7 @@ class Probe(NamedTuple):
 @dataclass(slots=True)
 class _Record:
     spec: ReplicaSpec
+    drained: bool = False  # it was told to take nothing new
     in_flight: int = 0  # answers that this gateway waits for
     others: int = 0  # those of the other gateways, as of `others_at`
     timeouts: int = 0
@@ -95,6 +96,7 @@ class HealthBook:
             elif record.spec.ref == spec.ref:
                 record.spec = spec
             # else: the list is older than what we have seen; the newer life stands.
+            record.drained = record.drained or record.spec.phase is ReplicaState.DRAINING
             found[spec.ref.id] = record
         self._records = found
 
@@ -108,6 +110,11 @@ class HealthBook:
         """None: gone, or another incarnation."""
         record = self._of(ref)
         return None if record is None else self._state(record, now)
+
+    def drained(self, ref: ReplicaRef) -> bool:
+        """Whether this life of it was draining, or has ended after it did."""
+        record = self._of(ref)
+        return record is not None and record.drained
 
     def load(self, ref: ReplicaRef, now: float) -> int:
         """Answers that all gateways wait for there; 0 for an unknown replica."""

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.errors import Cosmos3Error, Draining
 from cosmos3_serve.reasoner.gateway.ask import Ask, read_ask
 from cosmos3_serve.reasoner.gateway.body import read_body
 from cosmos3_serve.reasoner.gateway.endpoint import CHAT, Endpoint
@@ -96,6 +96,11 @@ class Chat:
         try:
             async with departure:
                 await self._answer(scope, receive, send, raw)
+        except asyncio.CancelledError:
+            if not front.over:
+                raise
+            _uncancel()
+            raise _over() from None
         finally:
             front.end()
             front.budget.give_back(held)
@@ -122,6 +127,12 @@ class Chat:
                 await question.run()
             except Cosmos3Error as error:
                 await send_problem(error, receive, send, headers=headers, render=error_message)
+            except asyncio.CancelledError:
+                if not front.over:
+                    raise
+                _uncancel()
+                if not await question.cut(_over()):
+                    await send_problem(_over(), receive, send, headers=headers, render=error_message)
 
     async def _locate(self, raw: bytes) -> Located:
         if len(raw) <= PARSED_ON_LOOP:
@@ -137,6 +148,18 @@ class Chat:
             or (keys.named(ask.session, tenant) if ask.session is not None else None)
             or keys.from_media(as_key_media(items), tenant)
         )
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
+
+
+def _over() -> Draining:
+    return Draining(
+        "the service ended before the answer did", remedy="send it again to another gateway", retry_after_s=5
+    )
 
 
 def as_key_media(items: Sequence[Any]) -> list[MediaItem]:

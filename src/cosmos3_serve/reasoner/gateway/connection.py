@@ -24,6 +24,10 @@ class Lost(Exception):
     """The connection broke after the request was, or may have been, delivered."""
 
 
+class Ended(Lost):
+    """The engine gave the answer up because it ends; no request is to blame."""
+
+
 class Silent(Exception):
     """Delivered, and not a byte came for the time allowed."""
 

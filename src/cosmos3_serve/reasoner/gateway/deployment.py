@@ -88,10 +88,14 @@ class ReasonerGateway:
     async def _look(self) -> None:
         """Keep the report fresh for the registry, and close the port once the service has drained."""
         quiet_since: float | None = None
+        drains_since: float | None = None
         while True:
             self._report = await ready_report(self._front)
             idle = self._fleet.draining and not self._front.in_flight
             now = self._front.clock()
+            drains_since = (drains_since or now) if self._fleet.draining else None
+            if drains_since is not None and now - drains_since >= self._setup.settings.drain_timeout_s:
+                self._cut()
             quiet_since = (quiet_since or now) if idle else None
             if quiet_since is not None and now - quiet_since >= QUIET_S and not self._stopped:
                 self._stopped = True
@@ -134,6 +138,11 @@ class ReasonerGateway:
         await self._front.upstream.close()
         await self._front.gate.close()
 
+    def _cut(self) -> None:
+        if not self._front.over:
+            log.warning("drain_incomplete", in_flight=self._front.in_flight)
+            self._front.cut()
+
     async def _leave(self, timeout_s: float) -> None:
         """The other gateways take what comes to the port; what is here is answered, on connections that then end."""
         log.info("gateway_leaves", in_flight=self._front.in_flight)
@@ -143,7 +152,7 @@ class ReasonerGateway:
             async with asyncio.timeout(max(0.0, timeout_s - LINGER_S)):
                 await self._front.idle.wait()
         except TimeoutError:
-            log.warning("drain_incomplete", in_flight=self._front.in_flight)
+            self._cut()
 
     async def check_health(self) -> None:
         """Serve replaces this replica when its HTTP server ended, or when it can never become ready."""

@@ -11,6 +11,7 @@ import re
 import time
 from typing import Any
 
+from cosmos3_serve.reasoner.gateway.connection import Ended
 from cosmos3_serve.reasoner.gateway.endpoint import Endpoint
 from cosmos3_serve.reasoner.gateway.openai_errors import error_event
 from cosmos3_serve.reasoner.gateway.replica_errors import Refusal, clean_event, first_event_refusal
@@ -18,6 +19,13 @@ from cosmos3_serve.reasoner.gateway.replica_errors import Refusal, clean_event, 
 _ERROR = b'data: {"error"'
 _DONE = b"[DONE]"
 _TAIL = 48
+# What an engine says of answers that it gave up. Unescaped, so no text of an answer holds it.
+_ABORTED = re.compile(rb'"finish_reason": ?"abort"')
+
+
+def aborted(answer: bytes) -> bool:
+    """Whether an engine gave an answer up: it calls that a reason to finish, and its status is 200."""
+    return b'"abort"' in answer and _ABORTED.search(answer) is not None
 
 
 class EventStream:
@@ -36,7 +44,13 @@ class EventStream:
         return first_event_refusal(first)
 
     def cleaned(self, piece: bytes) -> bytes:
-        """Error events of the replica in our shape; everything else as it is."""
+        """Error events of the replica in our shape; everything else as it is.
+
+        Raises:
+            Ended: the engine gave the answer up.
+        """
+        if aborted(self._tail + piece):
+            raise Ended
         if _ERROR not in piece:
             return piece
         return b"\n\n".join(
@@ -89,6 +103,8 @@ class TypedEventStream(EventStream):
         return first_event_refusal(_as_chunk(event)) if self._FAILED.match(event) else None
 
     def cleaned(self, piece: bytes) -> bytes:
+        if aborted(self._tail + piece):
+            raise Ended
         if b'"error"' not in piece:
             return piece
         return b"\n\n".join(

@@ -48,6 +48,7 @@ class Front:
         system: fills `GET /system-info`.
         closing: the gateway takes nothing new.
         in_flight: questions that are being answered or wait; `idle` is set while there are none.
+        over: the time to drain has passed, and what was in flight was cut.
     """
 
     setup: ReasonerSetup
@@ -71,17 +72,31 @@ class Front:
     members: dict[ReplicaRef, Member] = field(default_factory=dict)
     closing: bool = False
     in_flight: int = 0
+    over: bool = False
+    _running: set[asyncio.Task[Any]] = field(default_factory=set)
     idle: asyncio.Event = field(default_factory=_set_event)
 
     def begin(self) -> None:
-        """One more question; `end` must follow."""
+        """One more question, answered by the current task; `end` must follow."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
         self.in_flight += 1
         self.idle.clear()
 
     def end(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.discard(task)
         self.in_flight -= 1
         if not self.in_flight:
             self.idle.set()
+
+    def cut(self) -> None:
+        """The time to drain is over: whoever still waits is told so, before engines end under their answers."""
+        self.over = True
+        for task in self._running:
+            task.cancel()
 
     @property
     def answers(self) -> int:

@@ -11,13 +11,13 @@ from starlette.types import Send
 from cosmos3_serve.errors import Cosmos3Error, EngineFailed, LimitExceeded
 from cosmos3_serve.reasoner.gateway.ask import Ask
 from cosmos3_serve.reasoner.gateway.carriers import Flight
-from cosmos3_serve.reasoner.gateway.event_stream import event_stream
+from cosmos3_serve.reasoner.gateway.event_stream import aborted, event_stream
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.held_media import PartPlan
 from cosmos3_serve.reasoner.gateway.parts import Payload, compose, held_parts
 from cosmos3_serve.reasoner.gateway.relay import Relay
 from cosmos3_serve.reasoner.gateway.replica_errors import Refusal
-from cosmos3_serve.reasoner.gateway.upstream import MAX_ANSWER_BYTES, Lost, Oversized, Reply, Silent, Unreachable
+from cosmos3_serve.reasoner.gateway.upstream import MAX_ANSWER_BYTES, Ended, Lost, Oversized, Reply, Silent, Unreachable
 from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
 from cosmos3_serve.reasoner.media.sampling import Sampling
 from cosmos3_serve.reasoner.sessions.keys import SessionKey
@@ -90,6 +90,13 @@ class Question:
                 return
             after = decision
 
+    async def cut(self, error: Cosmos3Error) -> bool:
+        """After `run` was cancelled: end a stream that began. False: nothing was sent, the error can be the answer."""
+        if self._relay.begun:
+            self._front.metrics.broken_stream()
+            await self._relay.broken(error)
+        return self._relay.begun
+
     async def _request(self) -> Aboard:
         media = [(item.sha256, item.options) for item in self._items]
         digest = await asyncio.to_thread(self._ask.digest, media) if self._wordy else self._ask.digest(media)
@@ -114,9 +121,9 @@ class Question:
         except Silent:
             self._note(decision, None)
             return await self._over(router.on_refused(decision, now(), Refused.TIMED_OUT))
-        except Lost:
+        except Lost as lost:
             self._note(decision, None)
-            return await self._over(router.on_died(decision, now()))
+            return await self._over(router.on_died(decision, now(), ended=isinstance(lost, Ended)))
         except Oversized:
             return Aftermath(error=_oversized())
         finally:
@@ -184,6 +191,8 @@ class Question:
         first = await (self._first(reply) if self._ask.stream else reply.whole())
         if not first:
             raise Lost
+        if aborted(first):
+            raise Ended
         refusal = self._events.refusal(first) if self._ask.stream else None
         if refusal is not None:
             return self._refused(decision, refusal)

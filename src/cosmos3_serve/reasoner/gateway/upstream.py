@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Collection
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from cosmos3_serve.reasoner.gateway.connection import Connection, Lost, Silent, Unreachable
+from cosmos3_serve.reasoner.gateway.connection import Connection, Ended, Lost, Silent, Unreachable
 from cosmos3_serve.reasoner.gateway.endpoint import CHAT
 from cosmos3_serve.reasoner.gateway.parts import Payload
 from cosmos3_serve.reasoner.gateway.replica_errors import Refusal, read_refusal
@@ -26,7 +26,7 @@ SWEEP_S = 5.0
 GONE_S = 2.0  # within which what a replica sent before it went has arrived
 MAX_BIG_BODIES = 4  # sent at once, of those that are read from files or larger than what is joined
 
-__all__ = ["CHAT_PATH", "MAX_ANSWER_BYTES", "Lost", "Oversized", "Reply", "Silent", "Unreachable", "Upstream"]
+__all__ = ["CHAT_PATH", "MAX_ANSWER_BYTES", "Ended", "Lost", "Oversized", "Reply", "Silent", "Unreachable", "Upstream"]
 
 
 class Oversized(Exception):

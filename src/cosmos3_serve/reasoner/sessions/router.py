@@ -244,15 +244,21 @@ class Router:
             return self._fail(saturated(retry_after_s))
         return self._fail(NotReady("no replica could be reached", code="replica_lost", retry_after_s=RETRY_AFTER_S))
 
-    def on_died(self, decision: Decision, now: float) -> Aftermath:
-        """The connection broke after the request was delivered."""
+    def on_died(self, decision: Decision, now: float, *, ended: bool = False) -> Aftermath:
+        """The connection broke after the request was delivered.
+
+        Args:
+            ended: the engine ends in order. So does one that was draining: no request is suspected of it.
+        """
         if decision.stage is Stage.OVER:
             return Aftermath()
         answering = decision.stage is Stage.ANSWERING
         decision.refused_until = now + self.health.rules.probe_first_s
-        may_repeat = not decision.suspect and self._answered_before(decision.request)
+        ended = ended or self.health.drained(decision.ref)
+        may_repeat = ended or (not decision.suspect and self._answered_before(decision.request))
         self.health.on_unreachable(decision.ref, now)
-        self.suspects.on_died(decision.ref, now)
+        if not ended:
+            self.suspects.on_died(decision.ref, now)
         if decision.stage is Stage.CHOSEN:
             self._unreserve(decision)
         self._end(decision, now)
