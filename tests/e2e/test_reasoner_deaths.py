@@ -24,6 +24,8 @@ from support.real_fleet import (
     video,
 )
 
+from cosmos3_serve.reasoner.engine.liveness import IDLE_S, QUIET_S
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 REPLACED_S = 400.0
@@ -70,6 +72,23 @@ async def back(door: Door) -> bool:
         return False
     table = answer.json()["table"]
     return bool(table["gateways"] == 2 and table["sessions"] >= 58)
+
+
+async def test_an_engine_that_computes_nothing_is_told_from_one_that_works(reasoner: RealFleet) -> None:
+    """Its server answers /health all the while, and it is idle when its core stops: a token that is asked for tells."""
+
+    async def told(words: str, *, at_end: bool = False) -> bool:
+        async with reasoner.client() as http:
+            (check,) = [c for c in (await http.get("/ready")).json()["checks"] if c["name"] == "replicas"]
+        reason = str(check["reason"])
+        return reason.endswith(words) if at_end else words in reason
+
+    await reasoner.idle()
+    with held_up(reasoner.engine("replica-0")):
+        await until(lambda: told("1 of them have work and compute nothing"), IDLE_S + QUIET_S + 60)
+        answers = await reasoner.ask([text(**ASKED)] * 6, [{"X-Session-ID": f"elsewhere-{n}"} for n in range(6)])
+        assert {home_of(answer) for answer in answers} == {"replica-1"}
+    await until(lambda: told("2 of 2 replicas serve", at_end=True), 60)
 
 
 async def test_a_home_killed_before_the_first_token_costs_one_retry(reasoner: RealFleet) -> None:

@@ -16,7 +16,9 @@ from support.ports import MAY_BE_GONE, check_grpc, documented, listeners, place,
 from support.processes import left_after
 from support.service import shared_cache
 
+from cosmos3_serve.reasoner.engine.secret import SECRET_ENV
 from cosmos3_serve.reasoner.fleet.core import RECOVER_S
+from cosmos3_serve.reasoner.setup import SECRET_HEADER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -30,7 +32,7 @@ REPLACED_S = (
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainFleet]:
     python = fake_engine(tmp_path_factory.mktemp("engine"))
     env = {"COSMOS3_REASONER_WORKERS": "2", "COSMOS3_REASONER_GATEWAYS": "2", "COSMOS3_VLLM_PYTHON": python,
-           "COSMOS3_VLLM_ARGS": "--idle"}  # fmt: skip
+           "COSMOS3_VLLM_ARGS": "--idle", "COSMOS3_REASONER_HANG_TIMEOUT_S": "8"}  # fmt: skip
     with PlainFleet(shared_cache(tmp_path_factory), **env) as running:
         yield running
 
@@ -98,6 +100,18 @@ def test_a_killed_engine_is_replaced_in_its_place_and_its_sessions_move(fleet: P
         # Those that were asked for while it was away have moved for good; the others wait for their place by its name.
         now = fleet.get(f"/choose/{key}")
         assert now["replica"] == (other["id"] if key == mine else home), f"one that joins moves nothing: {key}"
+
+
+def test_an_engine_that_computes_nothing_is_replaced_in_its_place(fleet: PlainFleet) -> None:
+    """It has work, its figures do not move, and its /health answers."""
+    before = {m["id"]: m for m in fleet.members()}
+    member = before["replica-1"]
+    secret = psutil.Process(member["engine"]["engine_pid"]).environ()[SECRET_ENV]
+    httpx.get(f"{member['url']}/busy", headers={SECRET_HEADER: secret}, trust_env=False).raise_for_status()
+    until(lambda: refs(fleet).get("replica-1", 0) > member["incarnation"], REPLACED_S)
+    assert refs(fleet)["replica-0"] == before["replica-0"]["incarnation"]
+    assert not psutil.pid_exists(member["engine"]["engine_pid"])
+    assert fleet.log_path.read_text().count('"event": "engine_hung"') == 1
 
 
 def test_a_killed_replica_takes_its_engine_along_and_is_replaced(fleet: PlainFleet) -> None:

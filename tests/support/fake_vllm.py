@@ -61,12 +61,15 @@ def serve() -> None:
         load.update(running=0, waiting=0)
         return PlainTextResponse("")
 
+    async def busy(_: Request) -> PlainTextResponse:
+        load.update(running=1)
+        return PlainTextResponse("")
+
     async def environ(_: Request) -> JSONResponse:
         return JSONResponse(dict(os.environ))
 
-    app = Starlette(
-        routes=[Route("/health", health), Route("/metrics", metrics), Route("/idle", idle), Route("/environ", environ)]
-    )
+    paths = {"health": health, "metrics": metrics, "idle": idle, "busy": busy, "environ": environ}
+    app = Starlette(routes=[Route(f"/{name}", answer) for name, answer in paths.items()])
     module, _, name = args.middleware.rpartition(".")
     app.add_middleware(getattr(importlib.import_module(module), name))
 

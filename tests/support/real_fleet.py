@@ -37,6 +37,7 @@ SETTINGS = {
     "COSMOS3_REASONER_WORKERS": "2",
     "COSMOS3_REASONER_GATEWAYS": "2",
     "COSMOS3_REASONER_QUEUE_TIMEOUT_S": "600",
+    "COSMOS3_REASONER_HANG_TIMEOUT_S": "600",  # tests hold engines up
     # A small encoder cache and small steps: few and small videos are more than the one holds, and short prompts more
     # than the other.
     "COSMOS3_VLLM_ARGS": f"--max-num-batched-tokens={STEP_TOKENS} --mm-processor-kwargs='{json.dumps(LARGEST)}'",

@@ -245,11 +245,7 @@ class Router:
         return self._fail(NotReady("no replica could be reached", code="replica_lost", retry_after_s=RETRY_AFTER_S))
 
     def on_died(self, decision: Decision, now: float, *, ended: bool = False) -> Aftermath:
-        """The connection broke after the request was delivered.
-
-        Args:
-            ended: the engine ends in order. So does one that was draining: no request is suspected of it.
-        """
+        """The connection broke after the request was delivered; `ended`: in order, as of one that was draining."""
         if decision.stage is Stage.OVER:
             return Aftermath()
         answering = decision.stage is Stage.ANSWERING
