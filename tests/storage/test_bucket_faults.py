@@ -248,3 +248,12 @@ async def test_an_empty_prefix_is_said_to_be_empty_twice(bucket: Bucket) -> None
     with FlakyProxy(bucket.s3.endpoint, lambda method, target, nth: None) as proxy:
         assert [i async for i in bucket.store(endpoint=proxy.url).list("none")] == []
         assert len(proxy.seen) == 2
+
+
+async def test_a_412_to_a_read_without_a_condition_passes(bucket: Bucket) -> None:
+    boto(bucket.environ).put_object(Bucket=bucket.name, Key="record", Body=b"{}")
+    plan = lambda method, target, nth: Fault.PRECONDITION if nth < 2 else None  # noqa: E731
+    with FlakyProxy(bucket.s3.endpoint, plan) as proxy:
+        found = await bucket.store(endpoint=proxy.url).get_bytes("record", max_bytes=10)
+        assert found is not None and found[1] == b"{}"
+        assert proxy.faults == 2

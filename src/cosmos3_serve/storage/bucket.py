@@ -122,6 +122,8 @@ class BucketStore(ObjectStore):
                 failure = translate(error, "read the object")
                 if failure.stable_code == "object_not_found":
                     return None
+                if failure.stable_code == "object_changed":  # no condition was set, and all of it is read anew
+                    failure = StorageFailure(failure.detail, code="storage_unavailable")
                 raise failure from None
             return ObjectInfo(key, len(data), meta["e_tag"], meta["last_modified"].timestamp()), data
 
