@@ -65,8 +65,8 @@ def generator(started_generator: ServeCommand) -> ServeCommand:
 
 @pytest.fixture(scope="session")
 def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
-    """Real vLLM, the dearest thing that tests start: once, for `test_reasoner_answers` and, after it, the killing in
-    `test_reasoner_deaths`."""
+    """Real vLLM, the dearest thing that tests start: once, for `test_reasoner_answers`, `test_reasoner_surface` and,
+    after them, the killing in `test_reasoner_deaths`."""
     need_engine()
     with RealFleet(shared_cache(tmp_path_factory), tmp_path_factory.mktemp("tokens") / "tokens") as running:
         yield running

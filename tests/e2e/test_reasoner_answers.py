@@ -1,6 +1,7 @@
 """Questions through two real gateways to two real vLLM servers on real Ray, counted in vLLM's own metrics.
 
-Nothing here breaks the fleet; what does is in `test_reasoner_deaths`, which pytest runs next and on the same fleet.
+Nothing here breaks the fleet; `test_reasoner_surface` asks the same fleet next, and
+`test_reasoner_deaths` breaks it.
 """
 
 from __future__ import annotations

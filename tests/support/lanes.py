@@ -17,6 +17,7 @@ from typing import Any
 LANES = {
     "vllm": (
         "e2e/test_reasoner_answers.py",
+        "e2e/test_reasoner_surface.py",
         "e2e/test_reasoner_deaths.py",
         "e2e/test_wire_compatibility.py",
         "e2e/test_ports.py",
