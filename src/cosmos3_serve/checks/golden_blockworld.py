@@ -29,10 +29,10 @@ ASKED: Final[dict[str, Asked]] = {
     ),
     "golden-fall": Asked("text2video", Scene((Thing(CUBE, BLUE, LARGE, CENTRE, FRONT),), (Event(0, FALLS),)), 23),
 }
-# A picture needs few steps, a motion more.
+# A picture needs few steps, a motion more; the sizes are those that the model was trained with.
 FIELDS: Final[dict[str, dict[str, Any]]] = {
-    "text2image": {"num_steps": 8, "num_frames": 1, "aspect_ratio": "1,1"},
-    "text2video": {"num_steps": 20, "num_frames": 9, "fps": 24},
+    "text2image": {"num_steps": 8, "num_frames": 1, "resolution": "256", "aspect_ratio": "1,1"},
+    "text2video": {"num_steps": 20, "num_frames": 9, "fps": 24, "resolution": "256"},
 }
 
 
