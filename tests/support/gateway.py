@@ -41,7 +41,7 @@ CHAT = "/v1/chat/completions"
 class InProcessProber(Prober):
     """The real probe without its process: these tests ask how media travels, not what hostile media does."""
 
-    async def probe(self, path: Path, kind: Any, out: Path) -> Probed:
+    async def probe(self, path: Path, kind: Any, out: Path, tenant: str = "") -> Probed:
         job = {"path": str(path), "kind": kind, "out": str(out)}
         said = await asyncio.to_thread(answer, job, self._limits, self._decoder)
         if "refused" in said:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import structlog
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn._types import ASGISendEvent
@@ -22,12 +23,16 @@ from uvicorn.server import ServerState
 
 from cosmos3_serve.errors import StartRefused
 
+log = structlog.get_logger(__name__)
+
 HEADER_BYTES = 32 * 1024
 HEADER_TIMEOUT_S = 20.0
 KEEP_ALIVE_S = 30
 BACKLOG = 512
 MAX_CONNECTIONS = 2048
 PORT_WAIT_S = 15.0
+WRITE_TIMEOUT_S = 60.0
+READ_RATE = 1024  # bytes a second that a client must take in that time, while more waits for it
 ON_LEAVE = "cosmos3.on_leave"  # ASGI extension: a function to which the application gives what is to be called
 
 
@@ -51,13 +56,15 @@ class _UntilClose(RequestResponseCycle):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A parser in C, with the two bounds that it lacks: on the size of the headers, and on the time from the first byte
-    to their end, so that a peer that dawdles does not hold a connection.
+    """A parser in C, with the bounds that it lacks: on the size of the headers, on the time from the first byte to
+    their end, and on the time for which an answer waits for a peer that does not read it.
 
     In C because every token of a streamed answer passes here.
     """
 
     _header_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+    _unread = 0
     _leave: Callable[[], None] | None = None
     _in_head = False
     _head_bytes = 0
@@ -105,10 +112,42 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self._stop_timer()  # the keep-alive timer takes over
+        self._watch_reader()
         super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching()
+
+    def _watch_reader(self) -> None:
+        """What waits to be read keeps an application, or a closing connection, waiting."""
+        self._unread = self.transport.get_write_buffer_size()
+        if self._unread and self._write_timer is None:
+            self._write_timer = self.loop.call_later(WRITE_TIMEOUT_S, self._look_at_reader)
+
+    def _stop_watching(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _look_at_reader(self) -> None:
+        self._write_timer = None
+        before, now = self._unread, self.transport.get_write_buffer_size()
+        if not now:
+            return
+        if before - now >= READ_RATE * WRITE_TIMEOUT_S:
+            self._watch_reader()
+            return
+        log.warning("client_does_not_read", seconds=WRITE_TIMEOUT_S)
+        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_watching()
         super().connection_lost(exc)
         if self._leave is not None:
             self._leave()

@@ -341,7 +341,9 @@ async def test_too_many_waiting_fetches_are_told_to_come_again(server: Web, stor
     server.pages["/never"] = never
     fetch = fetcher(store, server, limits={"max_fetches": 1, "max_waiting": 1})
     tasks = [asyncio.ensure_future(get(fetch, server.url(f"/never?{i}"))) for i in range(2)]
-    await server.until_asked()
+    async with asyncio.timeout(10):
+        while not fetch._slots.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     with pytest.raises(NotReady) as caught:
         await get(fetch, server.url("/a.mp4"))
     assert caught.value.stable_code == "media_busy"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from cosmos3_serve.errors import LimitExceeded, NotReady, RequestTimeout
+from cosmos3_serve.reasoner.shares import RECENT_S, Owners
 
 BODY_TIMEOUT_S = 120.0
 HELD_BYTES = 1024 * 1024 * 1024
@@ -16,28 +19,39 @@ RETRY_AFTER_S = 2.0
 
 
 class BodyBudget:
-    """Bytes of request bodies that one gateway holds at once."""
+    """Bytes of request bodies that one gateway holds at once. One tenant holds at most half of them while others have
+    been here in the last minutes."""
 
-    def __init__(self, max_bytes: int = HELD_BYTES) -> None:
+    def __init__(self, max_bytes: int = HELD_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
         self.max_bytes = max_bytes
         self.held = 0
+        self._of: Counter[str] = Counter()
+        self._owners = Owners(RECENT_S, clock)
 
-    def take(self, size: int) -> None:
+    def take(self, size: int, tenant: str = "") -> None:
         """
         Raises:
             NotReady: code `gateway_memory_full`.
         """
-        if size and self.held + size > self.max_bytes:
+        if not size:
+            return
+        self._owners.note(tenant)
+        mine = self._of[tenant] + size
+        if self.held + size > self.max_bytes or (mine > self.max_bytes // 2 and self._owners.others(tenant)):
             raise NotReady(
-                f"request bodies hold {self.held} of {self.max_bytes} bytes",
+                f"request bodies hold {self.held} of {self.max_bytes} bytes, {self._of[tenant]} of them this tenant's",
                 code="gateway_memory_full",
                 remedy="upload the video once (POST /v1/files), or try again",
                 retry_after_s=RETRY_AFTER_S,
             )
+        self._of[tenant] = mine
         self.held += size
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, tenant: str = "") -> None:
         self.held -= size
+        self._of[tenant] -= size
+        if self._of[tenant] <= 0:
+            del self._of[tenant]
 
 
 def announced(scope: Scope) -> int | None:
@@ -80,14 +94,19 @@ async def chunks(
 
 
 async def read_body(
-    scope: Scope, receive: Receive, max_bytes: int, budget: BodyBudget, timeout_s: float = BODY_TIMEOUT_S
+    scope: Scope,
+    receive: Receive,
+    max_bytes: int,
+    budget: BodyBudget,
+    timeout_s: float = BODY_TIMEOUT_S,
+    tenant: str = "",
 ) -> tuple[bytes, int]:
     """The whole body, and what of the budget it holds (to be given back). Raises as `chunks` and `BodyBudget.take`."""
     length = announced(scope) or 0
     if length > max_bytes:
         raise _too_large(max_bytes)
     held = length
-    budget.take(held)
+    budget.take(held, tenant)
     pieces: list[bytes] = []
     seen, more = 0, True
     try:
@@ -102,15 +121,15 @@ async def read_body(
                 if seen > max_bytes:
                     raise _too_large(max_bytes)
                 if seen > held:
-                    budget.take(seen - held)
+                    budget.take(seen - held, tenant)
                     held = seen
         # Joined once: a buffer that grows copies what it holds again and again.
         return pieces[0] if len(pieces) == 1 else b"".join(pieces), held
     except TimeoutError:
-        budget.give_back(held)
+        budget.give_back(held, tenant)
         raise RequestTimeout(f"the request body was not complete after {timeout_s:g} seconds") from None
     except BaseException:
-        budget.give_back(held)
+        budget.give_back(held, tenant)
         raise
 
 

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from cosmos3_serve.errors import Cosmos3Error, Draining
 from cosmos3_serve.reasoner.gateway.ask import Ask, read_ask
-from cosmos3_serve.reasoner.gateway.body import read_body
+from cosmos3_serve.reasoner.gateway.body import BodyBudget, read_body
 from cosmos3_serve.reasoner.gateway.endpoint import CHAT, Endpoint
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.openai_errors import error_message
@@ -77,6 +77,23 @@ class Departure:
         return kind is None or issubclass(kind, asyncio.CancelledError | Cosmos3Error | ClientDisconnect)
 
 
+class _Body:
+    """A request's bytes until they are taken, and what of the budget they hold until it is given back."""
+
+    def __init__(self, raw: bytes, held: int, tenant: str, budget: BodyBudget) -> None:
+        self.tenant = tenant
+        self._raw, self._held, self._budget = raw, held, budget
+
+    def take(self) -> bytes:
+        raw, self._raw = self._raw, b""
+        return raw
+
+    def give_back(self) -> None:
+        held, self._held = self._held, 0
+        if held:
+            self._budget.give_back(held, self.tenant)
+
+
 class Chat:
     """The route, as an ASGI application."""
 
@@ -90,12 +107,15 @@ class Chat:
         """
         front = self.front
         front.check_open()
-        raw, held = await read_body(scope, receive, front.settings.max_body_bytes, front.budget)
+        tenant = tenant_of(scope)
+        raw, held = await read_body(scope, receive, front.settings.max_body_bytes, front.budget, tenant=tenant)
+        body = _Body(raw, held, tenant, front.budget)
+        del raw
         front.begin()
         departure = Departure(scope, receive)
         try:
             async with departure:
-                await self._answer(scope, receive, send, raw)
+                await self._answer(scope, receive, send, body)
         except asyncio.CancelledError:
             if not front.over:
                 raise
@@ -103,12 +123,13 @@ class Chat:
             raise _over() from None
         finally:
             front.end()
-            front.budget.give_back(held)
+            body.give_back()
             if departure.gone:
                 front.metrics.client_left()
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, raw: bytes) -> None:
-        front = self.front
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, body: _Body) -> None:
+        front, tenant = self.front, body.tenant
+        raw = body.take()
         located = await self._locate(raw)
         media = sum(len(part.source.text) for part in located.parts if isinstance(part.source, DataSource))
         wordy = len(raw) - media > PARSED_ON_LOOP
@@ -116,13 +137,14 @@ class Chat:
         model = front.setup.model
         ask = read_ask(located.body, model.name, self.endpoint, model.max_model_len, tools=front.settings.reads_tools)
         check_schemas(ask.body)
-        tenant = tenant_of(scope)
         front.salts.apply(ask.body, tenant)
         admitted = await front.gate.admit(located.parts, tenant) if located.parts else Admitted()
+        del located
         headers: Headers = []
         with admitted:
             key = self._key(scope, tenant, ask, admitted)
-            question = Question(front, ask, admitted, key, send, headers, tenant=tenant, wordy=wordy)
+            question = Question(front, ask, admitted, key, send, headers, tenant=tenant, wordy=wordy,
+                                stored=body.give_back)  # fmt: skip
             try:
                 await question.run()
             except Cosmos3Error as error:

@@ -145,8 +145,10 @@ class Connection(asyncio.Protocol):
 
     # ---- the request's side -----------------------------------------------------------------------------------------
 
-    async def ask(self, head: bytes, body: bytes | AsyncIterator[bytes] = b"") -> int:
-        """Send a request; the status of its answer.
+    async def ask(
+        self, head: bytes, body: bytes | AsyncIterator[bytes] = b"", sent: Callable[[], None] = lambda: None
+    ) -> int:
+        """Send a request; the status of its answer. `sent` is called once all of it is on its way.
 
         Raises:
             Lost, Silent; whatever `body` raises.
@@ -173,6 +175,8 @@ class Connection(asyncio.Protocol):
             else:
                 self._cut = False
         self._heard_at = self._loop.time()
+        del body
+        sent()
         while not self.status:
             await self._wait()
         return self.status

@@ -46,6 +46,10 @@ class Payload:
 
     pieces: tuple[Piece, ...]
 
+    def release(self) -> None:
+        """It was sent: let go of what it holds."""
+        object.__setattr__(self, "pieces", ())
+
     @property
     def size(self) -> int:
         return sum(map(len, self.pieces))

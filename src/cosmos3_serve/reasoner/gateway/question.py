@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.types import Send
@@ -38,6 +38,7 @@ class Question:
         tenant: who asks: the waiting line is shared fairly between tenants.
         headers: filled with what is known of replica, session and media; also for the answer to a failure.
         wordy: the body without its media is large: it is composed in a thread.
+        stored: called once the request's own bytes are not needed any more: it waits, or it was sent.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class Question:
         *,
         tenant: str = "",
         wordy: bool = False,
+        stored: Callable[[], None] = lambda: None,
     ) -> None:
+        self._stored = stored
         self._wordy = wordy
         self._front, self._ask, self._items, self._key, self._headers = front, ask, items, key, headers
         self._parts = held_parts(items)
@@ -77,6 +80,8 @@ class Question:
             async def choose(after: Decision | None = after) -> Decision:
                 return await front.router.choose(self._key, front.clock(), request=request, n=n, after=after)
 
+            if len(front.line) or not room():
+                self._let_go()
             shape = (n, () if after is None else tuple(sorted(refusals(after).items())))
             decision = await front.line.place(choose, room=room, shape=shape, owner=self._tenant, n=n)
             try:
@@ -146,7 +151,13 @@ class Question:
                 plans = _by_name(plans)
             elif needed:
                 self._flight = front.carriers.begin(ref, needed)
-            reply = await front.upstream.ask(url, await self._compose(plans), self._ask.endpoint.path)
+            payload = await self._compose(plans)
+
+            def sent(payload: Payload = payload) -> None:
+                payload.release()
+                self._let_go()
+
+            reply = await front.upstream.ask(url, payload, self._ask.endpoint.path, sent)
             warm = not any(plan.with_data for plan in plans)
             if reply.status != 400 or all(plan.with_data for plan in plans):
                 return reply, warm
@@ -229,6 +240,10 @@ class Question:
         self._front.metrics.broken_stream()
         await self._relay.broken(aftermath.error or _lost())
         return Aftermath()
+
+    def _let_go(self) -> None:
+        self._items.forget_texts()
+        self._stored()
 
     def _landed(self) -> None:
         """The replica has what this question carried, or will not get it from here."""

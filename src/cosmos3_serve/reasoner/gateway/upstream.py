@@ -7,7 +7,7 @@ Four things can happen to a request before an answer, and the router must know w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -110,8 +110,10 @@ class Upstream:
         for connection in [c for c, url in self._open.items() if url not in urls]:
             connection.doubt(GONE_S)
 
-    async def ask(self, url: str, payload: Payload, path: str = CHAT_PATH) -> Reply:
-        """Send a question to `path`; returns with the status.
+    async def ask(
+        self, url: str, payload: Payload, path: str = CHAT_PATH, sent: Callable[[], None] = lambda: None
+    ) -> Reply:
+        """Send a question to `path`; returns with the status. `sent` is called once all of it is on its way.
 
         Raises:
             Unreachable, Lost, Silent; StorageFailure where a file cannot be read.
@@ -120,9 +122,9 @@ class Upstream:
         whole = payload.joined()
         head = b"%b%d\r\n\r\n" % (_post_head(url, path, self._secret), payload.size if whole is None else len(whole))
         if whole is not None:
-            return await self._request(url, head, whole)
+            return await self._request(url, head, whole, sent)
         async with self._big:
-            return await self._request(url, head, payload.slices())
+            return await self._request(url, head, payload.slices(), sent)
 
     async def get(self, url: str, path: str, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES) -> tuple[int, bytes]:
         """A small answer of a replica: its health, its models, its figures. Raises as `ask`."""
@@ -139,10 +141,12 @@ class Upstream:
         except TimeoutError:
             raise Silent from None
 
-    async def _request(self, url: str, head: bytes, body: bytes | AsyncIterator[bytes] = b"") -> Reply:
+    async def _request(
+        self, url: str, head: bytes, body: bytes | AsyncIterator[bytes] = b"", sent: Callable[[], None] = lambda: None
+    ) -> Reply:
         connection = self._take(url) or await self._connect(url)
         try:
-            await connection.ask(head, body)
+            await connection.ask(head, body, sent)
         except BaseException:
             connection.abandon()
             raise

@@ -15,12 +15,14 @@ from cosmos3_serve.reasoner.media.address import AllowList, Target, parse_target
 from cosmos3_serve.reasoner.media.blobs import Blob
 from cosmos3_serve.reasoner.media.flight import Flights
 from cosmos3_serve.reasoner.media.limits import MediaLimits
+from cosmos3_serve.reasoner.media.names import Names
 from cosmos3_serve.reasoner.media.parts import UrlSource
 from cosmos3_serve.reasoner.media.refusal import Refused, bad, too_large
 from cosmos3_serve.reasoner.media.revisit import Visit, Visits
 from cosmos3_serve.reasoner.media.sniff import essence
 from cosmos3_serve.reasoner.media.store import MediaStore
-from cosmos3_serve.reasoner.media.wire import Reply, Resolver, get, system_resolver
+from cosmos3_serve.reasoner.media.wire import Reply, Resolver, addresses_of, get
+from cosmos3_serve.reasoner.shares import Shares
 from cosmos3_serve.storage.location import open_object
 from cosmos3_serve.storage.roots import AllowedRoots
 from cosmos3_serve.storage.uri import parse_s3, require_object
@@ -42,7 +44,7 @@ class Fetcher:
     Args:
         allow: private hosts that the operator opened.
         roots: S3 locations that may be read.
-        resolver: addresses of a name; another one in tests.
+        resolver: addresses of a name; default: the system's, shared fairly between tenants.
         tls: trust for https; default: the system's and certifi's authorities.
         environ: for S3's endpoint and credentials.
     """
@@ -54,17 +56,17 @@ class Fetcher:
         *,
         allow: AllowList,
         roots: AllowedRoots,
-        resolver: Resolver = system_resolver,
+        resolver: Resolver | None = None,
         tls: ssl.SSLContext | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._store, self._limits = store, limits
         self._allow, self._roots, self._environ = allow, roots, environ
         self._resolver, self._tls = resolver, tls
+        self._names = Names()
         self._visits = Visits()
         self._flights: Flights[tuple[str, str], Fetched] = Flights()
-        self._slots = asyncio.Semaphore(limits.max_fetches)
-        self._waiting = 0
+        self._slots = Shares(limits.max_fetches, limits.max_waiting, _busy)
 
     async def fetch(self, source: UrlSource, tenant: str) -> tuple[Fetched, Blob]:
         """The content of a URL, in use. Asked again each time unless the server says that it has not changed; the same
@@ -83,25 +85,25 @@ class Fetcher:
                 return fetched, blob
         raise NotReady("the media store forgets what was just fetched", code="media_store_full", retry_after_s=5)
 
+    def close(self) -> None:
+        self._names.close()
+
     async def _bounded(self, source: UrlSource, tenant: str) -> Fetched:
-        if self._waiting >= self._limits.max_waiting:
-            raise NotReady("too many media URLs wait to be fetched", code="media_busy", retry_after_s=2)
-        self._waiting += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self._waiting -= 1
         try:
             async with asyncio.timeout(self._limits.fetch_timeout_s):
                 if source.scheme == "s3":
-                    return await self._object(source.url, tenant)
+                    async with self._slots.place(tenant):
+                        return await self._object(source.url, tenant)
                 return await self._http(source.url, tenant)
         except TimeoutError:
             what = "the object" if source.scheme == "s3" else parse_target(source.url, self._allow).shown
             limit_s = f"{self._limits.fetch_timeout_s:g} s"
             raise bad("media_fetch_timeout", f"{what} was not fetched within {limit_s}", "upload the file") from None
-        finally:
-            self._slots.release()
+
+    async def _resolve(self, target: Target, tenant: str) -> list[str]:
+        """Before a place is taken: names that nobody knows hold up no transfer."""
+        resolver = self._resolver or (lambda host, port: self._names.resolve(host, port, tenant))
+        return await addresses_of(target, resolver)
 
     # ---- http and https ---------------------------------------------------------------------------------------------
 
@@ -116,13 +118,13 @@ class Fetcher:
             self._tls = await asyncio.to_thread(httpx.create_ssl_context)
         for _ in range(self._limits.max_redirects + 1):
             conditions = known.conditions() if known is not None and known.final == target.url else {}
-            async with get(
-                target,
-                conditions,
-                resolver=self._resolver,
-                tls=self._tls,
-                connect_timeout_s=self._limits.connect_timeout_s,
-            ) as reply:
+            addresses = await self._resolve(target, tenant)
+            async with (
+                self._slots.place(tenant),
+                get(
+                    target, conditions, addresses, tls=self._tls, connect_timeout_s=self._limits.connect_timeout_s
+                ) as reply,
+            ):
                 if reply.status in _REDIRECTS and "location" in reply.headers:
                     target = parse_target(
                         reply.headers["location"], self._allow, base=target, max_chars=self._limits.max_url_chars
@@ -202,3 +204,7 @@ class Fetcher:
 async def _as_iterator(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         yield chunk
+
+
+def _busy() -> NotReady:
+    return NotReady("too many media URLs wait to be fetched", code="media_busy", retry_after_s=2)

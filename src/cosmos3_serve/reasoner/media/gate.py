@@ -74,6 +74,7 @@ class MediaGate:
         await asyncio.to_thread(self.screen.open)
 
     async def close(self) -> None:
+        self._fetcher.close()
         await self._prober.close()
 
     async def sweep(self) -> None:
@@ -138,13 +139,13 @@ class MediaGate:
         original = await self._bring(part, tenant)
         blobs.append(original)
         self._check_quarantine(original.sha256)
-        verdict = await self.screen.judge(original, part.kind)
+        verdict = await self.screen.judge(original, part.kind, tenant)
         assert verdict.info is not None
         if isinstance(part.source, DataSource):
             check_declared(part.source.mime, verdict.info.mime)
         info, served, options = verdict.info, original, dict(part.options)
         if verdict.served is not None:
-            served, info = await self.screen.copy(original, part.kind, verdict)
+            served, info = await self.screen.copy(original, part.kind, verdict, tenant)
             blobs.append(served)
             options["recipe"] = self._prober.recipe
         return MediaItem(
@@ -225,7 +226,7 @@ class MediaGate:
                 head = await asyncio.to_thread(_head, blob)
                 kind: Kind = "image" if sniff(head).kind == "image" else "video"
                 self._check_quarantine(blob.sha256)
-                media = (await self.screen.judge(blob, kind)).info
+                media = (await self.screen.judge(blob, kind, tenant)).info
                 assert media is not None
                 return await self.uploads.create(
                     tenant, blob, filename=filename, purpose=purpose, media=media, age_s=age_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, overload
@@ -69,6 +69,10 @@ class Admitted(Sequence[MediaItem]):
 
     def __iter__(self) -> Iterator[MediaItem]:
         return iter(self.items)
+
+    def forget_texts(self) -> None:
+        """Let go of data URLs: from here on bytes are read from the store."""
+        self.items = [replace(item, source=None) if item.source is not None else item for item in self.items]
 
     def release(self) -> None:
         while self.blobs:

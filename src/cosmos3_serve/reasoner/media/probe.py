@@ -19,6 +19,7 @@ from cosmos3_serve.reasoner.media.parts import Kind
 from cosmos3_serve.reasoner.media.refusal import COMMAND, Refused, broken
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
 from cosmos3_serve.reasoner.media.worker import settings_text
+from cosmos3_serve.reasoner.shares import Shares
 
 MODULE = "cosmos3_serve.reasoner.media.worker"
 JOBS_PER_PROCESS = 200  # decoders leak
@@ -44,8 +45,7 @@ class Prober:
     def __init__(self, limits: MediaLimits, decoder: ReplicaDecoder, *, module: str = MODULE) -> None:
         self._limits, self._decoder, self._module = limits, decoder, module
         self._free: list[_Process] = []
-        self._slots = asyncio.Semaphore(limits.probe_workers)
-        self._waiting = 0
+        self._slots = Shares(limits.probe_workers, limits.max_waiting, _busy)
         self._closed = False
 
     @property
@@ -58,7 +58,7 @@ class Prober:
         """What a verdict depends on besides the content."""
         return f"{VERSION}-{RECIPE}-{_fingerprint(self._decoder)}-{self._limits.fingerprint()}"
 
-    async def probe(self, path: Path, kind: Kind, out: Path) -> Probed:
+    async def probe(self, path: Path, kind: Kind, out: Path, tenant: str = "") -> Probed:
         """Look into a file, and write a copy to `out` where replicas would get the original wrong.
 
         Raises:
@@ -66,14 +66,7 @@ class Prober:
             NotReady: code `media_busy`: too many files wait.
             ServiceFailure: code `probe_failed`: no process can be started, or the file cannot be read at all.
         """
-        if self._waiting >= self._limits.max_waiting:
-            raise NotReady("too many media files wait to be looked into", code="media_busy", retry_after_s=2)
-        self._waiting += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self._waiting -= 1
-        try:
+        async with self._slots.place(tenant):
             process = self._free.pop() if self._free else _Process(self._module, self._limits, self._decoder)
             try:
                 answer = await process.ask({"path": str(path), "kind": kind, "out": str(out)})
@@ -84,8 +77,6 @@ class Prober:
                 await process.stop()
             else:
                 self._free.append(process)
-        finally:
-            self._slots.release()
         if "refused" in answer:
             raise Refused(**answer["refused"])
         if "fault" in answer:
@@ -165,6 +156,10 @@ class _Process:
         with suppress(ProcessLookupError):
             process.kill()
         await asyncio.shield(asyncio.ensure_future(process.wait()))
+
+
+def _busy() -> NotReady:
+    return NotReady("too many media files wait to be looked into", code="media_busy", retry_after_s=2)
 
 
 def _fingerprint(decoder: ReplicaDecoder) -> str:

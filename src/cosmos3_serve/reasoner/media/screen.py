@@ -49,7 +49,7 @@ class Screen:
         except OSError as error:
             raise blobs.failure("read", error) from None
 
-    async def judge(self, blob: Blob, kind: Kind) -> Verdict:
+    async def judge(self, blob: Blob, kind: Kind, tenant: str = "") -> Verdict:
         """
         Raises:
             Refused: the verdict, new or remembered.
@@ -59,10 +59,10 @@ class Screen:
         if verdict is None:
             verdict = await asyncio.to_thread(self._verdicts.read, blob.sha256, kind)
         if verdict is None:
-            verdict = await self._once(blob.sha256, kind)
+            verdict = await self._once(blob.sha256, kind, tenant)
         return _passed(verdict)
 
-    async def copy(self, original: Blob, kind: Kind, verdict: Verdict) -> tuple[Blob, MediaInfo]:
+    async def copy(self, original: Blob, kind: Kind, verdict: Verdict, tenant: str = "") -> tuple[Blob, MediaInfo]:
         """The normalised copy, in use; made again where the store has dropped it. Raises as `judge`."""
         for _ in range(3):
             assert verdict.served is not None
@@ -70,13 +70,14 @@ class Screen:
             copy = await asyncio.to_thread(self._store.pin, sha256)
             if copy is not None:
                 return copy, info
-            verdict = _passed(await self._once(original.sha256, kind))
+            verdict = _passed(await self._once(original.sha256, kind, tenant))
         raise NotReady("the media store forgets what was just converted", code="media_store_full", retry_after_s=5)
 
-    async def _once(self, sha256: str, kind: Kind) -> Verdict:
-        return await self._probes.join((sha256, kind), lambda: self._probe(sha256, kind))
+    async def _once(self, sha256: str, kind: Kind, tenant: str) -> Verdict:
+        """Equal contents are looked into once, on behalf of who came first."""
+        return await self._probes.join((sha256, kind), lambda: self._probe(sha256, kind, tenant))
 
-    async def _probe(self, sha256: str, kind: Kind) -> Verdict:
+    async def _probe(self, sha256: str, kind: Kind, tenant: str) -> Verdict:
         # Waiters come and go; the probe holds the content for itself.
         blob = await asyncio.to_thread(self._store.pin, sha256)
         if blob is None:
@@ -84,7 +85,7 @@ class Screen:
         out = self._copies / f"{sha256}.{uuid.uuid4().hex}"
         self.probes += 1
         try:
-            probed = await self._prober.probe(blob.path, kind, out)
+            probed = await self._prober.probe(blob.path, kind, out, tenant)
             served: tuple[str, MediaInfo] | None = None
             if probed.served is not None:
                 with await asyncio.to_thread(self._store.adopt, out) as copy:

@@ -46,6 +46,7 @@ from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.upload_sweep import Bounds, Sweep, content_name, fits
+from cosmos3_serve.reasoner.shares import Shares
 from cosmos3_serve.storage.location import Location, open_store
 from cosmos3_serve.storage.store import ObjectInfo
 
@@ -53,6 +54,7 @@ log = structlog.get_logger(__name__)
 
 MAX_RECORD_BYTES = 64 * 1024
 FETCHES = 4  # contents on their way to this disk at once
+WAITING = 256  # requests that wait to fetch one
 READS = 16  # records of one page at once
 RETRY_S = 5.0
 TRIES = 3
@@ -94,7 +96,7 @@ class UploadStore:
         self._place, self._store, self._bounds, self._clock = place, store, bounds, clock
         self._sweep = Sweep(place, bounds, clock)
         self._flights: Flights[str, None] = Flights()
-        self._room = asyncio.Semaphore(FETCHES)
+        self._room = Shares(FETCHES, WAITING, _busy)
 
     @property
     def max_age_s(self) -> float:
@@ -170,7 +172,7 @@ class UploadStore:
             blob = await asyncio.to_thread(self._store.pin, record.sha256)
             if blob is not None:
                 return record, blob
-            await self._flights.join(key, lambda: self._fetch(key, record))
+            await self._flights.join(key, lambda: self._fetch(key, record, tenant))
         raise NotReady(
             "the media store has no room to keep the file long enough", code="media_store_full", retry_after_s=RETRY_S
         )
@@ -233,9 +235,9 @@ class UploadStore:
             log.warning("file_record_unreadable", reason=type(error).__name__)
             return None
 
-    async def _fetch(self, key: str, record: FileRecord) -> None:
+    async def _fetch(self, key: str, record: FileRecord, tenant: str) -> None:
         """Bring a content to this disk."""
-        async with self._room, _typed("fetch the file"):
+        async with self._room.place(tenant), _typed("fetch the file"):
             try:
                 async with aclosing(self._place.store.get_stream(key, max_bytes=record.bytes)) as chunks:
                     blob = await self._store.put_stream(chunks, record.bytes, record.sha256)
@@ -265,3 +267,7 @@ async def _typed(action: str) -> AsyncIterator[None]:
         raise NotReady(
             f"cannot {action}: {error.detail}", code="media_store_failed", remedy="send it again", retry_after_s=RETRY_S
         ) from None
+
+
+def _busy() -> NotReady:
+    return NotReady("too many uploads wait to be fetched", code="media_busy", retry_after_s=RETRY_S)

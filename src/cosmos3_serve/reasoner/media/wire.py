@@ -23,14 +23,6 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 MAX_ADDRESSES = 8
 
 
-async def system_resolver(host: str, port: int) -> list[str]:
-    """Addresses of a name, by the system's resolver, off the event loop."""
-    import socket
-
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
-
-
 @dataclass(slots=True)
 class Reply:
     """An answer whose body is still to come; header names are lower-case."""
@@ -91,17 +83,16 @@ async def addresses_of(target: Target, resolver: Resolver) -> list[str]:
 async def get(
     target: Target,
     headers: Mapping[str, str],
+    addresses: list[str],
     *,
-    resolver: Resolver,
     tls: ssl.SSLContext,
     connect_timeout_s: float,
 ) -> AsyncIterator[Reply]:
-    """Ask once. The caller bounds the whole time and the bytes.
+    """Ask once, one of `addresses_of` the target. The caller bounds the whole time and the bytes.
 
     Raises:
-        Refused: as `addresses_of`; `media_fetch_failed` where the connection fails or breaks.
+        Refused: `media_fetch_failed` where the connection fails or breaks.
     """
-    addresses = await addresses_of(target, resolver)
     sent = [("Host", target.authority), ("Accept", "*/*"), ("Accept-Encoding", "identity"), ("Connection", "close")]
     sent += [("User-Agent", "cosmos3-serve"), *headers.items()]
     timeout = {"connect": connect_timeout_s, "read": connect_timeout_s * 3, "write": connect_timeout_s}
