@@ -265,3 +265,14 @@ def test_long_answers_of_an_engine_that_computes_open_no_circuit() -> None:
     health.sync([ReplicaSpec(A, 4, quiet=True)])
     health.take_probes(991)
     assert health.state(A, 991) is S.DEAD
+
+
+def test_only_who_left_after_a_drain_has_ended_in_order() -> None:
+    health = HealthBook()
+    for phase, ended in ((S.READY, False), (S.DRAINING, False), (S.STARTING, True)):
+        health.sync([ReplicaSpec(A, 4, phase)])
+        assert health.drained(A) is ended
+    health.sync([ReplicaSpec(A2, 4)])
+    assert not health.drained(A) and not health.drained(A2)
+    health.sync([ReplicaSpec(A2, 4, S.STARTING)])
+    assert not health.drained(A2), "it was not draining"

@@ -112,9 +112,9 @@ class HealthBook:
         return None if record is None else self._state(record, now)
 
     def drained(self, ref: ReplicaRef) -> bool:
-        """Whether this life of it was draining, or has ended after it did."""
+        """Whether this life of it was draining and has left the fleet since. One that breaks while it drains has died."""
         record = self._of(ref)
-        return record is not None and record.drained
+        return record is not None and record.drained and record.spec.phase is not ReplicaState.DRAINING
 
     def load(self, ref: ReplicaRef, now: float) -> int:
         """Answers that all gateways wait for there; 0 for an unknown replica."""
