@@ -12,6 +12,7 @@ from aiohttp import web
 from support.gateway import CHAT, World, about, data_url, events, soon, text, video, world
 from support.stub_replica import StubReplica
 
+from cosmos3_serve.reasoner.fleet.replicas import ReplicaState
 from cosmos3_serve.reasoner.gateway.event_stream import aborted
 
 
@@ -128,7 +129,8 @@ async def test_an_answer_cut_with_a_drained_replica_is_asked_for_again_and_suspe
             stub.turns = []
         place = here.places[busy.name]
         await here.core.drain(place)
-        await soon(lambda: here.front.router.health.drained(place))
+        health = here.front.router.health
+        await soon(lambda: health.state(place, 0) is ReplicaState.DRAINING)
         del here.places[busy.name]
         await here.core.leave(place)
         told = await asking

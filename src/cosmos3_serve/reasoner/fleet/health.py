@@ -96,7 +96,9 @@ class HealthBook:
             elif record.spec.ref == spec.ref:
                 record.spec = spec
             # else: the list is older than what we have seen; the newer life stands.
-            record.drained = record.drained or record.spec.phase is ReplicaState.DRAINING
+            record.drained = record.spec.phase is ReplicaState.DRAINING or (
+                record.drained and record.spec.phase is ReplicaState.STARTING
+            )
             found[spec.ref.id] = record
         self._records = found
 
@@ -112,9 +114,9 @@ class HealthBook:
         return None if record is None else self._state(record, now)
 
     def drained(self, ref: ReplicaRef) -> bool:
-        """Whether this life of it was draining and has left the fleet since. One that breaks while it drains has died."""
+        """Whether this life of it was draining and has left since. One that breaks while it drains has died."""
         record = self._of(ref)
-        return record is not None and record.drained and record.spec.phase is not ReplicaState.DRAINING
+        return record is not None and record.drained and record.spec.phase is ReplicaState.STARTING
 
     def load(self, ref: ReplicaRef, now: float) -> int:
         """Answers that all gateways wait for there; 0 for an unknown replica."""
