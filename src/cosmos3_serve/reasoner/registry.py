@@ -18,6 +18,9 @@ from cosmos3_serve.settings import WorkerRange
 log = structlog.get_logger(__name__)
 
 STOP_TRIES = 100
+# The cluster ends with its head, where Serve's controller lives too. On any other node the registry would be lost with
+# it, and nobody left who notices which replicas were: Ray takes a minute to start it again.
+HEAD = "node:__internal_head__"
 CONCURRENT_CALLS = 10_000  # a watching gateway holds one all the time
 
 
@@ -52,6 +55,7 @@ def start_fleet_actor(
         lifetime="detached",  # lives as long as somebody may ask it, not as long as a handle
         max_restarts=-1,
         num_cpus=0,
+        resources={HEAD: 0.001},
         max_concurrency=CONCURRENT_CALLS,
     ).remote(rules, workers, log_level, uuid.uuid4().hex, declared)
     return RayFleet(name)
