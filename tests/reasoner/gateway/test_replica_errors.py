@@ -83,3 +83,17 @@ def test_error_events_are_cleaned_and_keep_their_kind() -> None:
     broken = first_event_refusal(b'data: {"error": cut')
     assert broken is not None
     assert broken.status == 500
+
+
+@pytest.mark.parametrize(
+    ("message", "logged"),
+    [
+        ("out of memory", "InternalServerError: out of memory"),
+        ("no grammar for 'the client said this'", "InternalServerError: no grammar for […]"),
+        ('bad schema {"secret": "prompt"}', "InternalServerError: bad schema […]"),
+        ("first\nTraceback: 'more'", "InternalServerError: first"),
+    ],
+)
+def test_a_log_tells_why_and_quotes_nothing(message: str, logged: str) -> None:
+    body = json.dumps({"error": {"message": message, "type": "InternalServerError"}})
+    assert read_refusal(500, body.encode()).for_log() == logged

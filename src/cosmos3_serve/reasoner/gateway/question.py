@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
 from starlette.types import Send
 
 from cosmos3_serve.errors import Cosmos3Error, EngineFailed, LimitExceeded
@@ -25,6 +26,8 @@ from cosmos3_serve.reasoner.sessions.policy import Outcome
 from cosmos3_serve.reasoner.sessions.router import Aftermath, Decision, Refused, refusals
 from cosmos3_serve.reasoner.sessions.suspects import Aboard
 from cosmos3_serve.service.problems import Headers
+
+log = structlog.get_logger(__name__)
 
 HEADER_REPLICA = b"x-cosmos3-replica"
 HEADER_SESSION = b"x-cosmos3-session"
@@ -189,6 +192,8 @@ class Question:
 
     def _refused(self, decision: Decision, refusal: Refusal) -> Aftermath:
         router, now = self._front.router, self._front.clock()
+        if refusal.status >= 500 and refusal.why is Refused.SERVER_ERROR:
+            log.warning("replica_failed", replica=decision.replica, status=refusal.status, reason=refusal.for_log())
         if refusal.engine_dead:
             return router.on_died(decision, now)
         aftermath = router.on_refused(decision, now, refusal.why, retry_after_s=refusal.retry_after_s)

@@ -18,6 +18,7 @@ _CACHE_MISS = re.compile(r"cache miss for \w+ at index \d+", re.IGNORECASE)
 _ENGINE_DEAD = "EngineCore encountered an issue"
 _URL = re.compile(r"\b(?:https?|file|tcp|ipc)://[^\s'\",)\]}>]+")
 _PATH = re.compile(r"(?<![\w/.:-])/(?:[\w.@+-]+/)+[\w.@+-]*")
+_QUOTED = re.compile(r"""(["'`]).*?\1|[\[{].*""")
 _ADDRESS = re.compile(r"\b(?:127\.0\.0\.1|localhost|0\.0\.0\.0)(?::\d+)?\b")
 
 
@@ -40,6 +41,11 @@ class Refusal:
         if self.status >= 500 or self.status in (401, 403, 405):  # the latter: our own secret or route is wrong
             return Refused.SERVER_ERROR
         return Refused.CLIENT_ERROR
+
+    def for_log(self) -> str:
+        """What it says, without what it quotes: that may be the client's."""
+        said = _QUOTED.sub("[…]", self.message.splitlines()[0] if self.message else "")
+        return f"{self.kind}: {said[:200]}" if self.kind else said[:200]
 
     def as_error(self) -> Cosmos3Error:
         """The client's answer, where the router has none of its own."""
