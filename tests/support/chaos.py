@@ -44,8 +44,9 @@ def streamed(turn: Turn) -> Turn:
 
 BROKEN = b'data: {"error": {"message": "x", "type": "InternalServerError", "code": 500}}\n\n'
 TURNS: list[Turn] = [
-    dies, hangs, streamed(breaks()), streamed(breaks(BROKEN)), streamed(breaks(b"\n\n")), says(500, "a fault", "InternalServerError"),
-    says(429, "full", "TooManyRequests", {"retry-after": "0"}), says(503, "busy", "ServiceUnavailable"),
+    dies, hangs, streamed(breaks()), streamed(breaks(BROKEN)), streamed(breaks(b"\n\n")),
+    says(500, "a fault", "InternalServerError"), says(429, "full", "TooManyRequests", {"retry-after": "0"}),
+    says(503, "busy", "ServiceUnavailable"),
 ]  # fmt: skip
 WEIGHTS = {"turn": 8, "kill": 2, "hang": 2, "slow": 2, "silent": 1, "registry away": 1, "registry dies": 1}
 
