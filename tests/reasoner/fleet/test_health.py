@@ -273,6 +273,29 @@ def test_only_who_left_after_a_drain_has_ended_in_order() -> None:
         health.sync([ReplicaSpec(A, 4, phase)])
         assert health.drained(A) is ended
     health.sync([ReplicaSpec(A2, 4)])
-    assert not health.drained(A) and not health.drained(A2)
+    assert health.drained(A) and not health.drained(A2)
     health.sync([ReplicaSpec(A2, 4, S.STARTING)])
     assert not health.drained(A2), "it was not draining"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [[ReplicaSpec(A, 4, S.STARTING)], [], [ReplicaSpec(A2, 4)]],
+    ids=["its place is vacant", "the fleet is smaller", "another has its place"],
+)
+def test_a_life_that_drained_and_left_is_known_whatever_became_of_its_place(after: list[ReplicaSpec]) -> None:
+    health = book()
+    health.sync([ReplicaSpec(A, 4, S.DRAINING), ReplicaSpec(B, 4)])
+    assert not health.drained(A), "one that breaks while it drains has died"
+    health.sync([*after, ReplicaSpec(B, 4)])
+    assert health.drained(A) and not health.drained(B)
+    health.sync([ReplicaSpec(B, 4)])
+    assert health.drained(A) and not health.drained(B), "B left without a word"
+
+
+def test_a_life_that_comes_back_has_not_left() -> None:
+    health = book()
+    health.sync([ReplicaSpec(A, 4, S.DRAINING)])
+    health.sync([])
+    health.sync([ReplicaSpec(A, 4)])
+    assert not health.drained(A)

@@ -14,11 +14,14 @@ nothing says so itself (`quiet`): new sessions go elsewhere until it computes ag
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cosmos3_serve.reasoner.fleet.replicas import Fleet, ReplicaRef, ReplicaState, ReplicaView
+
+MAX_DRAINED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,6 @@ class Probe(NamedTuple):
 @dataclass(slots=True)
 class _Record:
     spec: ReplicaSpec
-    drained: bool = False  # it was told to take nothing new
     in_flight: int = 0  # answers that this gateway waits for
     others: int = 0  # those of the other gateways, as of `others_at`
     timeouts: int = 0
@@ -84,11 +86,13 @@ class HealthBook:
     def __init__(self, rules: HealthRules | None = None) -> None:
         self.rules = rules or HealthRules()
         self._records: dict[str, _Record] = {}
+        self._drained: OrderedDict[ReplicaRef, None] = OrderedDict()  # lives that ended in order, the latest last
         self._others_at = float("-inf")
 
     def sync(self, specs: Iterable[ReplicaSpec]) -> None:
         """Take over the control plane's list. A replica that is not in it is gone; a new incarnation starts clean."""
         found: dict[str, _Record] = {}
+        draining = self._draining()
         for spec in specs:
             record = self._records.get(spec.ref.id)
             if record is None or record.spec.ref.incarnation < spec.ref.incarnation:
@@ -96,11 +100,14 @@ class HealthBook:
             elif record.spec.ref == spec.ref:
                 record.spec = spec
             # else: the list is older than what we have seen; the newer life stands.
-            record.drained = record.spec.phase is ReplicaState.DRAINING or (
-                record.drained and record.spec.phase is ReplicaState.STARTING
-            )
             found[spec.ref.id] = record
         self._records = found
+        self._drained.update(dict.fromkeys(draining - self._draining()))
+        for record in found.values():
+            if record.spec.phase is ReplicaState.READY:
+                self._drained.pop(record.spec.ref, None)
+        while len(self._drained) > MAX_DRAINED:
+            self._drained.popitem(last=False)
 
     def fleet(self, now: float, *, only: str | None = None) -> Fleet:
         """The view that decisions are made on; `only`: of one replica, for a decision that no other can change."""
@@ -115,8 +122,7 @@ class HealthBook:
 
     def drained(self, ref: ReplicaRef) -> bool:
         """Whether this life of it was draining and has left since. One that breaks while it drains has died."""
-        record = self._of(ref)
-        return record is not None and record.drained and record.spec.phase is ReplicaState.STARTING
+        return ref in self._drained
 
     def load(self, ref: ReplicaRef, now: float) -> int:
         """Answers that all gateways wait for there; 0 for an unknown replica."""
@@ -251,6 +257,9 @@ class HealthBook:
         record.probe_at = now + min(wait, self.rules.probe_max_s)
 
     # ---- state ------------------------------------------------------------------------------------------------------
+
+    def _draining(self) -> set[ReplicaRef]:
+        return {r.spec.ref for r in self._records.values() if r.spec.phase is ReplicaState.DRAINING}
 
     def _of(self, ref: ReplicaRef) -> _Record | None:
         record = self._records.get(ref.id)
