@@ -19,6 +19,7 @@ def body(message: str, kind: str = "BadRequestError", **more: object) -> bytes:
     [
         (400, Refused.CLIENT_ERROR), (404, Refused.CLIENT_ERROR), (422, Refused.CLIENT_ERROR),
         (429, Refused.SATURATED), (503, Refused.SATURATED), (500, Refused.SERVER_ERROR), (502, Refused.SERVER_ERROR),
+        (501, Refused.CLIENT_ERROR),  # no replica will ever do it
         (401, Refused.SERVER_ERROR),  # our own secret was refused: no fault of the client
     ],
 )  # fmt: skip
@@ -41,6 +42,12 @@ def test_a_broken_replica_is_a_502_in_our_words() -> None:
     error = read_refusal(500, body("Traceback in /opt/x.py", "InternalServerError")).as_error()
     assert (error.status, error.stable_code) == (502, "replica_failed")
     assert "Traceback" not in error.detail
+
+
+def test_what_no_replica_implements_is_the_request_s_fault_in_the_engine_s_words() -> None:
+    error = read_refusal(501, body("n > 1 is not supported here", "NotImplementedError")).as_error()
+    assert (error.status, error.stable_code) == (400, "not_implemented_error")
+    assert error.detail == "n > 1 is not supported here"
 
 
 @pytest.mark.parametrize("text", [b"", b"<html>", b"[1]", b'{"error": 5}', b'{"detail": [{"msg": "x"}]}', b"\xff"])
@@ -83,17 +90,3 @@ def test_error_events_are_cleaned_and_keep_their_kind() -> None:
     broken = first_event_refusal(b'data: {"error": cut')
     assert broken is not None
     assert broken.status == 500
-
-
-@pytest.mark.parametrize(
-    ("message", "logged"),
-    [
-        ("out of memory", "InternalServerError: out of memory"),
-        ("no grammar for 'the client said this'", "InternalServerError: no grammar for […]"),
-        ('bad schema {"secret": "prompt"}', "InternalServerError: bad schema […]"),
-        ("first\nTraceback: 'more'", "InternalServerError: first"),
-    ],
-)
-def test_a_log_tells_why_and_quotes_nothing(message: str, logged: str) -> None:
-    body = json.dumps({"error": {"message": message, "type": "InternalServerError"}})
-    assert read_refusal(500, body.encode()).for_log() == logged

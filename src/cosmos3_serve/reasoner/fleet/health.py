@@ -124,6 +124,11 @@ class HealthBook:
         """Whether this life of it was draining and has left since. One that breaks while it drains has died."""
         return ref in self._drained
 
+    def examined(self, ref: ReplicaRef) -> bool:
+        """Whether it failed a request and no canary has cleared it yet, or it is gone."""
+        record = self._of(ref)
+        return record is None or record.canary or record.dead
+
     def load(self, ref: ReplicaRef, now: float) -> int:
         """Answers that all gateways wait for there; 0 for an unknown replica."""
         record = self._of(ref)

@@ -14,6 +14,7 @@ from cosmos3_serve.reasoner.fleet.replicas import ReplicaRef, ReplicaState
 from cosmos3_serve.reasoner.fleet.view import FleetPort
 from cosmos3_serve.reasoner.gateway.body import BodyBudget
 from cosmos3_serve.reasoner.gateway.carriers import Carriers
+from cosmos3_serve.reasoner.gateway.failed_requests import FailedRequests
 from cosmos3_serve.reasoner.gateway.held_media import ReplicaMedia
 from cosmos3_serve.reasoner.gateway.line import WaitingLine
 from cosmos3_serve.reasoner.gateway.metrics import ReasonerMetrics
@@ -69,6 +70,7 @@ class Front:
     budget: BodyBudget = field(default_factory=BodyBudget)
     held: ReplicaMedia = NOTHING_HELD
     carriers: Carriers = field(default_factory=Carriers)
+    failed: FailedRequests = field(default_factory=FailedRequests)
     members: dict[ReplicaRef, Member] = field(default_factory=dict)
     closing: bool = False
     in_flight: int = 0

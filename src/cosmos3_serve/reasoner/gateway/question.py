@@ -13,6 +13,7 @@ from cosmos3_serve.errors import Cosmos3Error, EngineFailed, LimitExceeded
 from cosmos3_serve.reasoner.gateway.ask import Ask
 from cosmos3_serve.reasoner.gateway.carriers import Flight
 from cosmos3_serve.reasoner.gateway.event_stream import aborted, event_stream
+from cosmos3_serve.reasoner.gateway.failed_requests import loggable, request_fails
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.held_media import PartPlan
 from cosmos3_serve.reasoner.gateway.parts import Payload, compose, held_parts
@@ -120,7 +121,7 @@ class Question:
             reply, warm = await self._send(decision)
             self._note(decision, warm)
             if reply.status >= 400:
-                return self._refused(decision, await reply.refusal())
+                return await self._refused(decision, await reply.refusal())
             router.on_accepted(decision, now())
             return await self._relayed(decision, reply, warm)
         except Unreachable:
@@ -190,14 +191,27 @@ class Question:
             return await asyncio.to_thread(compose, self._ask.body, self._items, plans)
         return compose(self._ask.body, self._items, plans)
 
-    def _refused(self, decision: Decision, refusal: Refusal) -> Aftermath:
+    async def _refused(self, decision: Decision, refusal: Refusal) -> Aftermath:
         router, now = self._front.router, self._front.clock()
         if refusal.status >= 500 and refusal.why is Refused.SERVER_ERROR:
-            log.warning("replica_failed", replica=decision.replica, status=refusal.status, reason=refusal.for_log())
+            await self._log(decision, refusal)
         if refusal.engine_dead:
             return router.on_died(decision, now)
+        well = not router.health.examined(decision.ref)
         aftermath = router.on_refused(decision, now, refusal.why, retry_after_s=refusal.retry_after_s)
-        return aftermath if aftermath.retry or aftermath.error else Aftermath(error=refusal.as_error())
+        if aftermath.retry or aftermath.error:
+            return aftermath
+        if refusal.why is Refused.SERVER_ERROR:
+            digest = decision.request.digest
+            if self._front.failed.on_failed(self._tenant, digest, well=well):
+                return Aftermath(error=request_fails())
+        return Aftermath(error=refusal.as_error())
+
+    async def _log(self, decision: Decision, refusal: Refusal) -> None:
+        """Why a replica failed. Its words, not the client's."""
+        message, body = refusal.message, self._ask.body
+        reason = await asyncio.to_thread(loggable, message, body) if self._wordy else loggable(message, body)
+        log.warning("replica_failed", replica=decision.replica, status=refusal.status, type=refusal.type, reason=reason)
 
     async def _relayed(self, decision: Decision, reply: Reply, warm: bool) -> Aftermath:
         """
@@ -211,7 +225,7 @@ class Question:
             raise Ended
         refusal = self._events.refusal(first) if self._ask.stream else None
         if refusal is not None:
-            return self._refused(decision, refusal)
+            return await self._refused(decision, refusal)
         front = self._front
         front.router.on_first_token(decision, front.clock())
         front.metrics.first_byte(front.clock() - self._began_at)
@@ -226,6 +240,7 @@ class Question:
         else:
             await self._relay.whole(first)
         front.router.on_completed(decision)
+        front.failed.on_completed(self._tenant, decision.request.digest)
         return Aftermath()
 
     async def _first(self, reply: Reply) -> bytes:

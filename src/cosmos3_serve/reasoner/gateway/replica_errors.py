@@ -14,11 +14,11 @@ from cosmos3_serve.errors import Cosmos3Error, FieldError, InputError, InvalidRe
 from cosmos3_serve.reasoner.sessions.router import Refused
 
 MAX_MESSAGE = 2000
+NOT_IMPLEMENTED = 501  # what this model cannot do: the request asks for it, and no replica will
 _CACHE_MISS = re.compile(r"cache miss for \w+ at index \d+", re.IGNORECASE)
 _ENGINE_DEAD = "EngineCore encountered an issue"
 _URL = re.compile(r"\b(?:https?|file|tcp|ipc)://[^\s'\",)\]}>]+")
 _PATH = re.compile(r"(?<![\w/.:-])/(?:[\w.@+-]+/)+[\w.@+-]*")
-_QUOTED = re.compile(r"""(["'`]).*?\1|[\[{].*""")
 _ADDRESS = re.compile(r"\b(?:127\.0\.0\.1|localhost|0\.0\.0\.0)(?::\d+)?\b")
 
 
@@ -36,23 +36,28 @@ class Refusal:
 
     @property
     def why(self) -> Refused:
+        if self.status == NOT_IMPLEMENTED:
+            return Refused.CLIENT_ERROR
         if self.status in (429, 503):
             return Refused.SATURATED
         if self.status >= 500 or self.status in (401, 403, 405):  # the latter: our own secret or route is wrong
             return Refused.SERVER_ERROR
         return Refused.CLIENT_ERROR
 
-    def for_log(self) -> str:
-        """What it says, without what it quotes: that may be the client's."""
-        said = _QUOTED.sub("[…]", self.message.splitlines()[0] if self.message else "")
-        return f"{self.kind}: {said[:200]}" if self.kind else said[:200]
-
     def as_error(self) -> Cosmos3Error:
         """The client's answer, where the router has none of its own."""
         if self.why is not Refused.CLIENT_ERROR:
-            return ReplicaFailed("the replica failed over this request", remedy="send it again", retry_after_s=1)
+            remedy = "send it again once; if it fails again, change the request"
+            return ReplicaFailed("the replica failed over this request", remedy=remedy, retry_after_s=1)
         found = (FieldError(self.param, self.message),) if self.param else ()
-        return client_error(self.status)(self.message, code=_code(self), errors=found)
+        status = InvalidRequest.status if self.status == NOT_IMPLEMENTED else self.status
+        return client_error(status)(self.message, code=_code(self), errors=found)
+
+    @property
+    def type(self) -> str:
+        """The engine's type of error, as codes are written; empty where it names none."""
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.kind).lower()
+        return words if re.fullmatch(r"[a-z_]{3,60}", words) else ""
 
 
 def read_refusal(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
@@ -122,5 +127,4 @@ _CLIENT_ERRORS: dict[int, type[InputError]] = {}
 
 
 def _code(refusal: Refusal) -> str:
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", refusal.kind).lower()
-    return words if re.fullmatch(r"[a-z_]{3,60}", words) else "invalid_request"
+    return refusal.type or "invalid_request"
