@@ -194,6 +194,18 @@ async def test_a_suspect_is_not_retried_although_its_media_is_proven() -> None:
     assert not world.router.on_died(again, world.now).retry
 
 
+@pytest.mark.parametrize("suspect", [False, True])
+async def test_what_a_drained_replica_cut_is_sent_again_unless_it_is_a_suspect(suspect: bool) -> None:
+    world = World()
+    if suspect:
+        world.router.on_died(await world.start("s", digest="new"), world.now)
+        world.tick(5)
+    decision = await world.start("s", digest="new")
+    for phase in (ReplicaState.DRAINING, ReplicaState.STARTING):  # it drains, and leaves
+        world.set_replica(decision.replica, decision.incarnation, phase)
+    assert world.router.on_died(decision, world.now).retry is not suspect
+
+
 async def test_an_answer_that_broke_off_proves_no_request() -> None:
     world = World()
     decision = await world.start("s", digest="new", media=["m"])

@@ -251,7 +251,7 @@ class Router:
         answering = decision.stage is Stage.ANSWERING
         decision.refused_until = now + self.health.rules.probe_first_s
         ended = ended or self.health.drained(decision.ref)
-        may_repeat = ended or (not decision.suspect and self._answered_before(decision.request))
+        may_repeat = not decision.suspect and (ended or self._answered_before(decision.request))
         self.health.on_unreachable(decision.ref, now)
         if not ended:
             self.suspects.on_died(decision.ref, now)
