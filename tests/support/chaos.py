@@ -29,7 +29,7 @@ DEADLINE_S = 60.0  # every bound of the gateways is far below
 # What a client may be told of a fleet in trouble. Anything else, a 500 above all, is a fault of ours.
 TYPED = {
     "replica_lost", "replica_lost_on_request", "replica_timeout", "replica_failed", "queue_full", "fleet_saturated",
-    "request_fails", "request_fails", "no_replica", "request_suspected", "request_quarantined",
+    "request_fails", "no_replica", "request_suspected", "request_quarantined",
 }  # fmt: skip
 
 
