@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import ssl
+import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.reasoner.media.worker import answer
 from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode
 from cosmos3_serve.reasoner.setup import MODEL_NAME, ReasonerSetup, ServedModel
+from cosmos3_serve.reasoner.tls import identity_of
 from cosmos3_serve.service import logs
 from cosmos3_serve.service.http_server import HttpServer
 from cosmos3_serve.service.tokens import TokenBook
@@ -92,7 +95,7 @@ class World:
 
     async def add_replica(self) -> StubReplica:
         stub = StubReplica(f"r{len(self.replicas)}", self.secret)
-        await stub.start()
+        await stub.start(tls=serving(self.secret) if self.settings.replica_tls else None)
         self.replicas.append(stub)
         await self.register(stub)
         return stub
@@ -206,6 +209,18 @@ async def canaries_over(here: World) -> None:
         stub.encoded.clear()
         stub.headers.clear()
         stub.most_running = 0
+
+
+def serving(secret: str) -> ssl.SSLContext:
+    """As an engine serves: from files."""
+    identity = identity_of(secret)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryDirectory() as folder:
+        key, certificate = Path(folder) / "key.pem", Path(folder) / "certificate.pem"
+        key.write_text(identity.key)
+        certificate.write_text(identity.certificate)
+        context.load_cert_chain(certificate, key)
+    return context
 
 
 async def soon(true: Callable[[], object], within_s: float = 10) -> None:

@@ -21,6 +21,7 @@ from support.processes import new_mark
 from cosmos3_serve.reasoner.engine.secret import SECRET_ENV
 from cosmos3_serve.reasoner.local import LocalReasoner
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
+from cosmos3_serve.reasoner.tls import pinned
 
 TOKENS = {"one": "token-of-tenant-one", "two": "token-of-tenant-two"}
 ASKED = {"max_completion_tokens": 1, "temperature": 0}
@@ -37,6 +38,7 @@ SETTINGS = {
     "COSMOS3_REASONER_WORKERS": "2",
     "COSMOS3_REASONER_GATEWAYS": "2",
     "COSMOS3_REASONER_QUEUE_TIMEOUT_S": "600",
+    "COSMOS3_REASONER_REPLICA_TLS": "1",  # `test_reasoner_quality` has a fleet without
     "COSMOS3_REASONER_HANG_TIMEOUT_S": "600",  # tests hold engines up
     # A small encoder cache and small steps: few and small videos are more than the one holds, and short prompts more
     # than the other.
@@ -84,7 +86,7 @@ class RealFleet(LocalReasoner):
 
     def inside(self) -> httpx.AsyncClient:
         """A client that the replicas answer."""
-        return httpx.AsyncClient(headers={SECRET_HEADER: self.secret}, timeout=60)
+        return httpx.AsyncClient(headers={SECRET_HEADER: self.secret}, timeout=60, verify=pinned(self.secret))
 
     @asynccontextmanager
     async def door(self, gateway: int) -> AsyncIterator[Door]:

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import sys
 from itertools import count, takewhile
 from pathlib import Path
@@ -53,11 +54,15 @@ class StubEngine(StubReplica):
         return answer
 
 
-async def serve(port: int) -> None:
+async def serve(port: int, key: str | None, certificate: str | None) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     stub = StubEngine("stub", os.environ[SECRET_ENV])
-    await stub.start(port)
+    tls = None
+    if key and certificate:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate, key)
+    await stub.start(port, tls)
     await ended.wait()
     await stub.stop()
 
@@ -65,4 +70,7 @@ async def serve(port: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    asyncio.run(serve(parser.parse_known_args()[0].port))
+    parser.add_argument("--ssl-keyfile")
+    parser.add_argument("--ssl-certfile")
+    given = parser.parse_known_args()[0]
+    asyncio.run(serve(given.port, given.ssl_keyfile, given.ssl_certfile))

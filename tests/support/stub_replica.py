@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -54,8 +55,10 @@ class StubReplica:
         self.news = asyncio.Condition()
         self._runner: web.AppRunner | None = None
         self.port = 0
+        self.tls: ssl.SSLContext | None = None
 
-    async def start(self, port: int = 0) -> None:
+    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+        self.tls = tls or self.tls
         app = web.Application(client_max_size=2**30, middlewares=[self._secret])
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
@@ -64,7 +67,7 @@ class StubReplica:
             app.router.add_post(path, self._chat)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        site = web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=self.tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
@@ -75,7 +78,7 @@ class StubReplica:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
 
     async def until(self, true: Callable[[], bool], within_s: float = 10) -> None:
         async with asyncio.timeout(within_s), self.news:

@@ -127,6 +127,10 @@ class ReasonerSettings(Settings):
         300.0, "Seconds without a byte of an answer after which its replica counts as hung.",
         env="COSMOS3_REASONER_ANSWER_TIMEOUT_S", gt=0,
     )  # fmt: skip
+    replica_tls: bool = option(
+        False, "TLS between gateways and replicas, with a certificate of this start that they alone trust.",
+        env="COSMOS3_REASONER_REPLICA_TLS",
+    )  # fmt: skip
     hang_timeout_s: float = option(
         60.0, "Seconds in which an engine with work to do computes nothing, after which it is replaced.",
         env="COSMOS3_REASONER_HANG_TIMEOUT_S", ge=5,

@@ -89,6 +89,7 @@ class ReasonerReplica:
             # A cluster of one machine calls itself 127.0.0.1; between machines the secret is what protects the port.
             host=ray.util.get_node_ip_address(),
             cache_dir=cache,
+            tls=setup.settings.replica_tls,
         )
         try:
             await engine.start(setup.settings.start_timeout_s)

@@ -24,6 +24,7 @@ from cosmos3_serve.reasoner.engine import launch, secret, supervisor
 from cosmos3_serve.reasoner.engine.figures import EngineFigures, parse_figures
 from cosmos3_serve.reasoner.engine.start_failure import start_failure
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
+from cosmos3_serve.reasoner.tls import identity_of, pinned
 from cosmos3_serve.service.http_server import listening_socket
 
 log = structlog.get_logger(__name__)
@@ -31,6 +32,7 @@ log = structlog.get_logger(__name__)
 MODULE = "vllm.entrypoints.openai.api_server"
 MIDDLEWARE, LAUNCHER = "cosmos3_replica_secret", "cosmos3_engine"
 PREFIX = "c3v-"
+KEY, CERTIFICATE = "tls-key.pem", "tls-certificate.pem"
 LOG_BYTES = 4 * 1024 * 1024
 TAIL_LINES = 40
 POLL_S = 0.3
@@ -60,6 +62,7 @@ class VllmProcess:
         env: the plan's; `secret` is what the server will demand on every path.
         host: address to listen on: loopback on one machine, the node's between machines.
         cache_dir: where compiled kernels are kept over restarts; None: nowhere.
+        tls: it speaks TLS with the secret's certificate (`reasoner/tls.py`).
     """
 
     def __init__(
@@ -71,8 +74,10 @@ class VllmProcess:
         *,
         host: str = "127.0.0.1",
         cache_dir: Path | None = None,
+        tls: bool = False,
         environ: Mapping[str, str] | None = None,
     ) -> None:
+        self._tls = tls
         self._command, self._argv = list(command), list(argv)
         self._env = engine_environ(os.environ if environ is None else environ) | dict(env)
         self._secret, self._host, self._cache_dir = secret, host, cache_dir
@@ -120,15 +125,20 @@ class VllmProcess:
         # Held until the engine listens, a minute from now: it too binds with SO_REUSEPORT, and we accept nothing.
         self._held = listening_socket(self._host, 0)
         port = self._held.getsockname()[1]
-        self.url = f"http://[{self._host}]:{port}" if ":" in self._host else f"http://{self._host}:{port}"
+        scheme, host = "https" if self._tls else "http", f"[{self._host}]" if ":" in self._host else self._host
+        self.url = f"{scheme}://{host}:{port}"
         self._directory = directory = await asyncio.to_thread(self._prepare)
         # No cookies, no proxies of the environment: this is our own machine.
-        self._session = aiohttp.ClientSession(headers={SECRET_HEADER: self._secret}, trust_env=False)
+        connector = aiohttp.TCPConnector(ssl=pinned(self._secret)) if self._tls else None
+        self._session = aiohttp.ClientSession(
+            headers={SECRET_HEADER: self._secret}, trust_env=False, connector=connector
+        )
         order = {
             "command": [
                 *self._command,
                 *self._argv,
                 *("--host", self._host, "--port", str(port), "--middleware", f"{MIDDLEWARE}.ReplicaSecret"),
+                *self._tls_arguments(directory),
             ],
             "env": self._env | self._private_env(directory),
             "directory": str(directory),
@@ -142,12 +152,22 @@ class VllmProcess:
         ).start()
         log.info("engine_starting", pid=self._supervisor.pid)
 
+    def _tls_arguments(self, directory: Path) -> list[str]:
+        if not self._tls:
+            return []
+        return ["--ssl-keyfile", str(directory / KEY), "--ssl-certfile", str(directory / CERTIFICATE)]
+
     def _prepare(self) -> Path:
         directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         for name in ("home", "tmp", "lib"):
             (directory / name).mkdir(mode=0o700)
         for name, source in ((MIDDLEWARE, secret.__file__), (LAUNCHER, launch.__file__)):
             shutil.copyfile(source, directory / "lib" / f"{name}.py")
+        if self._tls:
+            identity = identity_of(self._secret)
+            (directory / CERTIFICATE).write_text(identity.certificate)
+            (directory / KEY).touch(mode=0o600)
+            (directory / KEY).write_text(identity.key)
         return directory
 
     def _private_env(self, directory: Path) -> dict[str, str]:

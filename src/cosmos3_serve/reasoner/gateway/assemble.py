@@ -62,7 +62,7 @@ def assemble(setup: ReasonerSetup, fleet: FleetPort, gateway: str, book: TokenBo
     router = Router(Profile(settings.routing), health, leases, suspects)
     limits = media_limits(settings)
     salts = TenantSalts(setup.secret.encode(), shared=settings.share_caches)
-    upstream = Upstream(setup.secret, settings.answer_timeout_s)
+    upstream = Upstream(setup.secret, settings.answer_timeout_s, tls=settings.replica_tls)
 
     async def system() -> Mapping[str, Any]:
         return system_info(front)

@@ -16,6 +16,7 @@ from cosmos3_serve.reasoner.gateway.endpoint import CHAT
 from cosmos3_serve.reasoner.gateway.parts import Payload
 from cosmos3_serve.reasoner.gateway.replica_errors import Refusal, read_refusal
 from cosmos3_serve.reasoner.setup import SECRET_HEADER
+from cosmos3_serve.reasoner.tls import pinned
 
 CHAT_PATH = CHAT.path
 CONNECT_S = 5.0
@@ -85,10 +86,12 @@ class Upstream:
     Args:
         secret: of the cluster.
         answer_timeout_s: seconds without a byte, once the request was sent.
+        tls: replicas speak TLS, and no other way is taken.
     """
 
-    def __init__(self, secret: str, answer_timeout_s: float) -> None:
+    def __init__(self, secret: str, answer_timeout_s: float, *, tls: bool = False) -> None:
         self._secret, self._timeout_s = secret, answer_timeout_s
+        self._tls = pinned(secret) if tls else None
         self._idle: dict[str, list[Connection]] = {}
         self._open: dict[Connection, str] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -166,10 +169,12 @@ class Upstream:
 
     async def _connect(self, url: str) -> Connection:
         host, port = _address(url)
+        if url.startswith("https:") != (self._tls is not None):
+            raise Unreachable
         connection = Connection(self._timeout_s, self._free, self._gone)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
+                await asyncio.get_running_loop().create_connection(lambda: connection, host, port, ssl=self._tls)
         except (OSError, UnicodeError, TimeoutError):
             raise Unreachable from None
         self._open[connection] = url
