@@ -35,6 +35,7 @@ from support.real_fleet import (
 
 from cosmos3_serve.reasoner.fleet.member import HeldMedia, Service
 from cosmos3_serve.reasoner.setup import MODEL_NAME, SECRET_HEADER
+from cosmos3_serve.reasoner.tls import pinned
 from cosmos3_serve.reasoner_client import smoke
 from cosmos3_serve.reasoner_client.ask import Reasoner
 
@@ -130,7 +131,7 @@ async def test_no_route_of_a_replica_is_on_the_public_port(reasoner: RealFleet) 
 
 async def test_every_path_of_a_replica_demands_the_secret(reasoner: RealFleet) -> None:
     for replica in reasoner.replicas:
-        async with httpx.AsyncClient(base_url=replica["url"], timeout=30) as http:
+        async with httpx.AsyncClient(base_url=replica["url"], timeout=30, verify=pinned(reasoner.secret)) as http:
             for path in ("/health", "/metrics", "/v1/models", "/no", *SERVES, *(path for _, path in INNER)):
                 for headers in ({}, {SECRET_HEADER: "wrong"}, {"Authorization": f"Bearer {reasoner.secret}"}):
                     assert (await http.get(path, headers=headers)).status_code == 401, path
@@ -144,7 +145,7 @@ async def test_every_path_of_a_replica_demands_the_secret(reasoner: RealFleet) -
 async def test_replicas_listen_on_loopback_only(reasoner: RealFleet) -> None:
     assert len({r["url"] for r in reasoner.replicas}) == 2
     listening = {
-        (c.laddr.ip, f"http://127.0.0.1:{c.laddr.port}" == replica["url"])
+        (c.laddr.ip, f"https://127.0.0.1:{c.laddr.port}" == replica["url"])
         for replica in reasoner.replicas
         for process in (reasoner.engine(replica["id"]), *reasoner.engine(replica["id"]).children(recursive=True))
         for c in process.net_connections("tcp")
@@ -234,7 +235,8 @@ async def test_keys_from_content_give_the_same_spread(reasoner: RealFleet) -> No
 async def test_round_robin_encodes_on_both_although_a_header_is_sent(reasoner: RealFleet, tmp_path: Path) -> None:
     """The gateway under test runs here; the replicas are the fleet's, untouched."""
     real = [Service(r["url"], 8, HeldMedia(10**9, 4096)) for r in reasoner.replicas]
-    async with world(tmp_path, real=real, secret=reasoner.secret, routing="round-robin") as here, here.client() as http:
+    settings = {"routing": "round-robin", "replica_tls": True}
+    async with world(tmp_path, real=real, secret=reasoner.secret, **settings) as here, here.client() as http:
         before = await reasoner.processed_by()
         asked: Counter[str] = Counter()
         for turn in range(8):
