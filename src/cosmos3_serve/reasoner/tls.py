@@ -43,7 +43,7 @@ def identity_of(secret: str) -> Identity:
         raise StartRefused(
             "TLS between gateways and replicas needs the package `cryptography`",
             code="tls_unavailable",
-            remedy="install it (`pip install 'cosmos3-serve[reasoner]'`), or leave --replica-tls out",
+            remedy="install it, or leave --replica-tls out",
         ) from None
     key = Ed25519PrivateKey.from_private_bytes(hmac.new(secret.encode(), PURPOSE, hashlib.sha256).digest())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
