@@ -33,8 +33,8 @@ COLOUR: dict[str, Any] = {
 }
 PAINT = {"name": "paint", "description": "Paint the square.", "parameters": COLOUR}
 STOP = {"name": "stop", "description": "Stop.", "parameters": {"type": "object", "properties": {}}}
-TOOLS: Any = [{"type": "function", "function": {**one, "strict": True}} for one in (PAINT, STOP)]
-FLAT: Any = [{"type": "function", "strict": True, **PAINT}]
+TOOLS: Any = [{"type": "function", "function": one} for one in (PAINT, STOP)]
+FLAT: Any = [{"type": "function", **PAINT}]
 NAMED: Any = {"type": "function", "function": {"name": "paint"}}
 SHAPE: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": COLOUR, "strict": True}}
 ASKED: Any = {"model": MODEL_NAME, "messages": [{"role": "user", "content": "Which colour?"}], "temperature": 0}

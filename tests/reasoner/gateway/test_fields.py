@@ -28,7 +28,7 @@ OK: dict[str, Any] = {
     "n": 2, "best_of": 1, "max_tokens": 5, "max_completion_tokens": 5, "max_output_tokens": 5, "stream": False,
     "stream_options": {"include_usage": True}, "tools": [{"type": "function", "name": "f", "function": {"name": "f"}}],
     "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}, "text": {"verbosity": "medium"},
-    "mm_processor_kwargs": {"fps": 1}, "media_io_kwargs": {"image": {}},
+    "tool_choice": "auto", "mm_processor_kwargs": {"fps": 1}, "media_io_kwargs": {"image": {}},
 }  # fmt: skip
 TAKEN_OUT = {"cosmos3", "session_id", "best_of"}
 
@@ -128,3 +128,32 @@ async def test_tools_that_are_switched_off_are_refused_by_name(tmp_path: Path) -
     (tmp_path / "own").mkdir()
     async with world(tmp_path / "own", replicas=1, **own) as here, here.client() as http:
         assert (await http.post(CHAT.path, json={**ASKED[CHAT.path], "tools": OK["tools"]})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("choice", "pinned"),
+    [
+        ("auto", None),
+        ("none", None),
+        (None, None),
+        ("required", True),
+        ({"type": "function", "name": "f", "function": {"name": "f"}}, True),
+    ],
+)
+async def test_a_demanded_function_is_strict_unless_it_says_otherwise(
+    tmp_path: Path, choice: Any, pinned: bool | None
+) -> None:
+    async with world(tmp_path, replicas=1) as here, here.client() as http:
+        for path in (CHAT.path, RESPONSES.path):
+            for given in ({}, {"strict": None}, {"strict": False}):
+                one = {"name": "f", **given}
+                tool = {"type": "function", **one} if path == RESPONSES.path else {"type": "function", "function": one}
+                body = {**ASKED[path], "tools": [tool], "tool_choice": choice}
+                assert (await http.post(path, json=body)).status_code == 200
+                (arrived,) = here.replicas[0].asked[-1]["tools"]
+                wanted = given.get("strict") if given.get("strict") is not None else pinned
+                assert (arrived if path == RESPONSES.path else arrived["function"]).get("strict") is wanted
+        for broken in ([1, None, "x"], {}, "x", [{"function": 5}]):
+            assert (
+                await http.post(CHAT.path, json={**text(), "tools": broken, "tool_choice": "required"})
+            ).status_code == 200

@@ -27,9 +27,9 @@ def requests_of(path: Path) -> list[dict[str, Any]]:
 
 
 def without_media(value: Any) -> Any:
-    """Media travel under names of the gateway's."""
+    """Media travel under names of the gateway's, and a demanded function is strict."""
     if isinstance(value, dict):
-        dropped = ("image_url", "uuid") if "image_url" in value else ()
+        dropped = ("image_url", "uuid") if "image_url" in value else ("strict",) if "parameters" in value else ()
         return {k: without_media(v) for k, v in value.items() if k not in dropped}
     return [without_media(v) for v in value] if isinstance(value, list) else value
 

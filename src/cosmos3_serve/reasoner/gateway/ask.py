@@ -99,6 +99,8 @@ def read_ask(
             raise not_taken("cosmos3", "an answer of /v1/responses is explained whole only", "leave stream out")
     if not tools and body.get("tools") and body.get("tool_choice") != "none":
         raise not_taken("tools", "tools are switched off here (--tool-parser none)", "leave tools out")
+    if body.get("tool_choice") not in (None, "auto", "none"):
+        _pin_arguments(body.get("tools"), flat=endpoint.turns == "input")
     for name in endpoint.limits:
         _check_limit(name, body.get(name), max_tokens)
     session = _session(body.get(SESSION_FIELD))
@@ -154,6 +156,15 @@ def _check_response(body: dict[str, Any]) -> None:
     if isinstance(text, dict) and text.get("verbosity") not in (None, "medium"):
         raise not_taken("text.verbosity", "text.verbosity can only be medium here", "say it in instructions")
     body["store"] = False  # an engine that an operator lets store would keep it for ever
+
+
+def _pin_arguments(tools: Any, *, flat: bool) -> None:
+    """A call that is demanded is one that can be run: its arguments hold to the function's schema, unless the client
+    says otherwise. The engine would else take any JSON, also what is no object."""
+    for tool in tools if isinstance(tools, list) else ():
+        function = tool if flat or not isinstance(tool, dict) else tool.get("function")
+        if isinstance(function, dict) and function.get("strict") is None:
+            function["strict"] = True
 
 
 def _session(value: Any) -> bytes | None:

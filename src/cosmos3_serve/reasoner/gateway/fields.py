@@ -167,9 +167,10 @@ CHAT_FIELDS = Fields(
         **_MEDIA,
         **_GENERATE,
         "max_completion_tokens": _gateway(_LIMIT),
-        "tools": _gateway(_SCHEMA),
+        "tools": _gateway(f"{_SCHEMA}; `strict` is set where `tool_choice` demands a call and it is left out"),
+        "tool_choice": _gateway("then vLLM's"),
         **_engine(
-            "top_logprobs tool_choice parallel_tool_calls reasoning_effort include_reasoning documents chat_template"
+            "top_logprobs parallel_tool_calls reasoning_effort include_reasoning documents chat_template"
             " chat_template_kwargs add_generation_prompt continue_final_message return_prompt_text"
         ),
         "modalities": Field(Role.NO_EFFECT, "", (["text"],)),
@@ -198,11 +199,12 @@ RESPONSE_FIELDS = Fields(
         **_MEDIA,
         "max_output_tokens": _gateway(_LIMIT),
         "store": _gateway(_NOT_STORED, (False,)),
-        "tools": _gateway("functions only; their JSON schemas are checked"),
+        "tools": _gateway("functions only; `strict` as in chat, JSON schemas too"),
+        "tool_choice": _gateway("then vLLM's"),
         "text": _gateway("`format`: its JSON schema is checked; `verbosity`: medium only"),
         "service_tier": Field(Role.ENGINE, "", _TIERS),
         **_engine(
-            "instructions include metadata parallel_tool_calls reasoning include_reasoning tool_choice top_logprobs"
+            "instructions include metadata parallel_tool_calls reasoning include_reasoning top_logprobs"
             " truncation max_tool_calls chat_template_kwargs enable_response_messages"
         ),
         "background": Field(Role.NO_EFFECT, "ask for a stream: nothing is stored here", (False,)),
