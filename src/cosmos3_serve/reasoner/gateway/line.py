@@ -79,6 +79,7 @@ class WaitingLine:
         shape: Hashable = None,
         owner: str = "",
         n: int = 1,
+        waits: Callable[[], None] = lambda: None,
     ) -> T:
         """What `choose` gives, as soon as it is this caller's turn and it says something else than `fleet_saturated`.
 
@@ -86,6 +87,7 @@ class WaitingLine:
             room: whether some replica would take the question now; cheap.
             shape: callers of equal shape have room at the same time.
             owner: who waits; `n`: for how many answers.
+            waits: called before the caller has to wait.
 
         Raises:
             QueueFull: code `queue_full`: too many wait, or the wait was too long.
@@ -101,6 +103,7 @@ class WaitingLine:
         if len(self._line) >= self.limit:
             self.refused += 1
             raise self._full(f"every replica is full and {self.limit} questions wait")
+        waits()
         waiter = self._enter(room, shape, owner, n)
         try:
             self.wake()

@@ -84,10 +84,10 @@ class Question:
             async def choose(after: Decision | None = after) -> Decision:
                 return await front.router.choose(self._key, front.clock(), request=request, n=n, after=after)
 
-            if len(front.line) or not room():
-                self._let_go()
             shape = (n, () if after is None else tuple(sorted(refusals(after).items())))
-            decision = await front.line.place(choose, room=room, shape=shape, owner=self._tenant, n=n)
+            decision = await front.line.place(
+                choose, room=room, shape=shape, owner=self._tenant, n=n, waits=self._let_go
+            )
             try:
                 aftermath = await self._attempt(decision)
             finally:

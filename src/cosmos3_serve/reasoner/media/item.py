@@ -72,7 +72,8 @@ class Admitted(Sequence[MediaItem]):
 
     def forget_texts(self) -> None:
         """Let go of data URLs: from here on bytes are read from the store."""
-        self.items = [replace(item, source=None) if item.source is not None else item for item in self.items]
+        if self.items:
+            self.items = [replace(item, source=None) if item.source is not None else item for item in self.items]
 
     def release(self) -> None:
         while self.blobs:
