@@ -226,3 +226,24 @@ async def test_videos_in_s3_meet_their_replica_again(
         encoded = [digest for stub in here.replicas for digest in stub.encoded]
         assert len(set(encoded)) == 5
         assert len(encoded) == 5, "a video met a replica that did not hold it"
+
+
+async def test_all_three_paths_may_stand_in_one_file(bench: Bench) -> None:
+    questions = [
+        question("chat"),
+        {"custom_id": "completion", "url": "/v1/completions", "body": {"prompt": "It moves"}},
+        {"custom_id": "response", "url": "/v1/responses", "body": {"input": "What moves?"}},
+    ]
+    assert (await bench.run(questions))["status"] == "completed"
+    held = {line["custom_id"]: line["response"]["body"].keys() for line in bench.answers()}
+    assert "choices" in held["chat"] and "choices" in held["completion"] and "output" in held["response"]
+
+
+async def test_each_path_says_what_it_lacks(bench: Bench) -> None:
+    lacking = [
+        {"custom_id": "completion", "url": "/v1/completions", "body": {"messages": []}},
+        {"custom_id": "response", "url": "/v1/responses", "body": {}},
+    ]
+    with pytest.raises(ValidationFailed) as caught:
+        await bench.run(lacking)
+    assert [e.field.partition(": ")[2] for e in caught.value.errors] == ["body.prompt", "body.input"]

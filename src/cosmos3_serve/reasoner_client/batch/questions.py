@@ -14,7 +14,12 @@ from cosmos3_serve.queue.split import Group, Sourced
 from cosmos3_serve.storage.uri import SCHEME, require_object
 
 CHAT: Final = "/v1/chat/completions"
-PATHS: Final = (CHAT,)
+# What each takes, and what its answers hold.
+PATHS: Final = {
+    CHAT: ("messages", "choices"),
+    "/v1/completions": ("prompt", "choices"),
+    "/v1/responses": ("input", "output"),
+}
 FIELDS: Final = ("custom_id", "method", "url", "body")
 MAX_ID: Final = 512
 MEDIA: Final = ("video_url", "image_url")
@@ -68,14 +73,19 @@ def _errors(item: Sourced, start: Start) -> Iterator[FieldError]:
     if not isinstance(body, dict):
         yield FieldError(f"{where}: body", "should be the body of a request, a JSON object", f"write {EXAMPLE}")
         return
-    yield from (FieldError(f"{where}: body.{e.field}", e.message, e.remedy) for e in _body_errors(body))
+    asks, _ = PATHS.get(str(line.get("url", CHAT)), PATHS[CHAT])
+    yield from (FieldError(f"{where}: body.{e.field}", e.message, e.remedy) for e in _body_errors(body, asks))
 
 
-def _body_errors(body: Mapping[str, Any]) -> Iterator[FieldError]:
+def _body_errors(body: Mapping[str, Any], asks: str) -> Iterator[FieldError]:
     if body.get("stream") not in (None, False):
         yield FieldError("stream", "answers of a batch are whole", "leave it out")
     if not isinstance(body.get("model", ""), str):
         yield FieldError("model", "should be the served name of a model", "leave it out, or name one")
+    if asks != "messages":
+        if not body.get(asks):
+            yield FieldError(asks, "should say what is asked", f'write "{asks}": …')
+        return
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
         yield FieldError("messages", "should be a list of messages", 'write [{"role": "user", "content": …}]')

@@ -43,7 +43,7 @@ from cosmos3_serve.reasoner_client.ask import DEFAULT_ENDPOINT, DEFAULT_MODEL, E
 from cosmos3_serve.reasoner_client.batch import line as lines
 from cosmos3_serve.reasoner_client.batch.line import Line
 from cosmos3_serve.reasoner_client.batch.log import AnswerLog
-from cosmos3_serve.reasoner_client.batch.questions import CHAT, Questions, first_media
+from cosmos3_serve.reasoner_client.batch.questions import CHAT, PATHS, Questions, first_media
 from cosmos3_serve.reasoner_client.batch.record import record_of, service_of
 from cosmos3_serve.retry import Attempts, RetryPolicy
 from cosmos3_serve.settings import REASONER_TOKEN_ENV
@@ -265,13 +265,14 @@ class ReasonerRunner:
         return b"".join(json.dumps(found[name], allow_nan=False).encode() + b"\n" for name in part.names)
 
     async def _posted(self, reasoner: Reasoner, request: dict[str, Any]) -> Any:
-        raw = json.dumps(request["body"]).encode()
+        raw, path = json.dumps(request["body"]).encode(), str(request.get("url", CHAT))
+        _, holds = PATHS[path]
         busy, failing = Attempts(BUSY), Attempts(FAILING)
         while True:
             try:
-                posted = await reasoner.post(str(request.get("url", CHAT)), raw)
-                if not isinstance(posted.body.get("choices"), list):
-                    raise ContractViolation("the answer has no choices")
+                posted = await reasoner.post(path, raw)
+                if not isinstance(posted.body.get(holds), list):
+                    raise ContractViolation(f"the answer has no {holds}")
                 return posted
             except (QueueFull, NotReady) as error:
                 wait, why = busy.wait_s(error.retry_after_s), error
