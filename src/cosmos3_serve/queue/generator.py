@@ -26,7 +26,15 @@ from cosmos3_serve.contract.views import BatchLimits
 from cosmos3_serve.contract.wire import FRAMEWORK_REVISION
 from cosmos3_serve.errors import Conflict, ContractViolation, Cosmos3Error, Incomplete, InputError, NotFound
 from cosmos3_serve.queue.batches import BATCHES, Batches
-from cosmos3_serve.queue.records import MIN_BODY_BYTES, FailedSample, Limits, PartResult, PartStatus, PlannedPart
+from cosmos3_serve.queue.records import (
+    MIN_BODY_BYTES,
+    FailedSample,
+    Limits,
+    PartResult,
+    PartStatus,
+    PlannedPart,
+    given_up,
+)
 from cosmos3_serve.queue.sources import MAX_FILE_BYTES
 from cosmos3_serve.queue.work import Task
 from cosmos3_serve.settings import TOKEN_ENV
@@ -102,14 +110,11 @@ class GeneratorRunner:
             name, code, message = (*finding.message.split(": ", 2), "", "")[:3]
             told[name] = FailedSample(name=name, code=code, message=message)
         names = [str(sample.get("name")) for sample in await self._samples(task)]
-        return PartResult(
-            name=task.part.name,
-            status=PartStatus.FAILED,
-            samples=task.part.samples,
-            succeeded=0,
-            code=error.stable_code,
-            message=error.detail,
-            failed=tuple(told.get(name) or FailedSample(name=name, code=error.stable_code) for name in names),
+        return given_up(
+            task.part,
+            error.stable_code,
+            error.detail,
+            (told.get(name) or FailedSample(name=name, code=error.stable_code) for name in names),
         )
 
     async def cancel(self, task: Task) -> None:

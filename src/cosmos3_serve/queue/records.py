@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal
 
@@ -107,6 +108,19 @@ class PartResult(Record):
     code: str | None = None
     message: str = ""
     failed: tuple[FailedSample, ...] = ()
+
+
+def given_up(part: PlannedPart, code: str, message: str, failed: Iterable[FailedSample]) -> PartResult:
+    """The result of a part of which nothing will be published."""
+    return PartResult(
+        name=part.name,
+        status=PartStatus.FAILED,
+        samples=part.samples,
+        succeeded=0,
+        code=code,
+        message=message,
+        failed=tuple(failed),
+    )
 
 
 class Index(Record):

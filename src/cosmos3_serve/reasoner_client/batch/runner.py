@@ -36,7 +36,7 @@ from cosmos3_serve.publication.answers import ANSWERS, parse_lines
 from cosmos3_serve.publication.layout import ARTIFACTS
 from cosmos3_serve.publication.pool import each
 from cosmos3_serve.publication.verify import read_bytes
-from cosmos3_serve.queue.records import FailedSample, Limits, PartResult, PartStatus, PlannedPart, sha256_of
+from cosmos3_serve.queue.records import FailedSample, Limits, PartResult, PartStatus, PlannedPart, given_up, sha256_of
 from cosmos3_serve.queue.sources import MAX_FILE_BYTES
 from cosmos3_serve.queue.work import Task
 from cosmos3_serve.reasoner_client.ask import DEFAULT_ENDPOINT, DEFAULT_MODEL, ENDPOINT_ENV, Reasoner
@@ -146,15 +146,7 @@ class ReasonerRunner:
         for name in part.names:
             code, _, message = told.get(name, (error.stable_code, "", ""))
             failed.append(FailedSample(name=name, code=code, message=message))
-        return PartResult(
-            name=task.part.name,
-            status=PartStatus.FAILED,
-            samples=task.part.samples,
-            succeeded=0,
-            code=error.stable_code,
-            message=error.detail,
-            failed=tuple(failed),
-        )
+        return given_up(task.part, error.stable_code, error.detail, failed)
 
     async def cancel(self, task: Task) -> None:
         """Nothing to do: a question whose connection is closed is aborted by the service."""
