@@ -203,6 +203,31 @@ def table(
     return result
 
 
+def validate(
+    net: Any, vision: Any, codec: Path, count: int = 60, log: Any = print, brief: bool = False
+) -> dict[str, Any]:
+    """The rows that training is steered by, on scenes drawn from other seeds than those of the card's table."""
+    vae, mean, std = train_vae.load(codec)
+    net.eval(), vision.eval()
+    parts = (net, vae, mean, std)
+    wide = (320, 192)
+    clip: dict[str, Any] = {"steps": 2 if brief else 35, "guidance": 6.0, "shift": 10.0, "negative": pools.NEGATIVE}
+    result: dict[str, Any] = {}
+
+    def note(name: str, value: Any) -> None:
+        result[name] = value
+        log(name, value)
+
+    note("text2image", images(parts, count, 121, steps=2 if brief else 50, guidance=4.0, shift=3.0)[0])
+    share, made, _, seen = clips(parts, count, 9, wide, 122, **clip)
+    note("text2video_9", share)
+    note("agreement", agreement(net, vision, made, seen, wide, 105))
+    note("text2video_9_square", clips(parts, count, 9, (256, 256), 122, **clip)[0])
+    note("text2video_17", clips(parts, count, 17, wide, 122, **clip)[0])
+    note("dynamics", dynamics(parts, count, 124, steps=2 if brief else 30, guidance=1.0, shift=10.0))
+    return result
+
+
 def more(net: Any, vision: Any, codec: Path, count: int = 100, log: Any = print) -> dict[str, Any]:
     """Other steps, guidance and lengths."""
     vae, mean, std = train_vae.load(codec)

@@ -20,7 +20,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")]
 
-STAGES = ("vae", "reasoner", "generator", "export", "evaluate", "more", "ceiling", "scenes", "unpack")
+STAGES = ("vae", "reasoner", "generator", "export", "evaluate", "more", "validate", "ceiling", "scenes", "unpack")
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def _run(stage: str, args: argparse.Namespace) -> None:
 
         evaluate.ceiling(codec, 2 if dry else args.count, log=_say)
     elif stage == "scenes":
-        train_generator.draw_scenes(out, args.scenes or 75_000, args.seed)
+        train_generator.draw_scenes(out, args.scenes or 150_000, args.seed)
     elif stage == "generator":
         more |= {"steps": 8, "scenes": 4, "scale": 0.001} if dry else {"resume": generator if args.resume else None}
         train_generator.train(out, args.seconds, codec, reasoner, seed=args.seed, **more)
@@ -96,7 +96,7 @@ def _run(stage: str, args: argparse.Namespace) -> None:
         else:
             import evaluate
 
-            work = evaluate.table if stage == "evaluate" else evaluate.more
+            work = {"evaluate": evaluate.table, "more": evaluate.more, "validate": evaluate.validate}[stage]
             found = work(net, vision, codec, 1 if dry else args.count, log=_say, **({"brief": True} if dry else {}))
             (out / f"{stage}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

@@ -38,12 +38,13 @@ class Kind:
 
 
 KINDS = (
-    Kind("scene", 1, (256, 256), 0.61, 12, 256),
-    Kind("scene", 1, (320, 192), 0.1, 2, 256),
-    Kind("scene", 9, (320, 192), 0.18, 12, 128),
-    Kind("follow", 9, (320, 192), 0.04, 2, 128),
-    Kind("scene", 17, (320, 192), 0.045, 4, 64),
-    Kind("action", 17, (320, 192), 0.025, 2, 64),
+    Kind("scene", 1, (256, 256), 0.5, 14, 256),
+    Kind("scene", 1, (320, 192), 0.08, 2, 256),
+    Kind("scene", 9, (320, 192), 0.2, 12, 128),
+    Kind("scene", 9, (256, 256), 0.06, 4, 128),
+    Kind("follow", 9, (320, 192), 0.03, 2, 128),
+    Kind("scene", 17, (320, 192), 0.05, 4, 64),
+    Kind("action", 17, (320, 192), 0.08, 5, 64),
 )  # fmt: skip
 
 
@@ -97,7 +98,7 @@ def sigmas(count: int, frames: int, rng: random.Random) -> Tensor:
 
 
 def train(
-    out: Path, seconds: float, codec: Path, reasoner: Path, *, steps: int | None = None, scenes: int = 75_000,
+    out: Path, seconds: float, codec: Path, reasoner: Path, *, steps: int | None = None, scenes: int = 150_000,
     resume: Path | None = None, rate: float = 1.5e-3, scale: float = 1.0, seed: int = 3,
 ) -> None:  # fmt: skip
     data = draw_scenes(out, scenes, seed)
