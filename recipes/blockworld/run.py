@@ -80,7 +80,7 @@ def _run(stage: str, args: argparse.Namespace) -> None:
 
         evaluate.ceiling(codec, 2 if dry else args.count, log=_say)
     elif stage == "scenes":
-        train_generator.draw_scenes(out, args.scenes or 150_000, args.seed)
+        train_generator.draw_scenes(out, args.scenes or 90_000, args.seed)
     elif stage == "generator":
         more |= {"steps": 8, "scenes": 4, "scale": 0.001} if dry else {"resume": generator if args.resume else None}
         train_generator.train(out, args.seconds, codec, reasoner, seed=args.seed, **more)

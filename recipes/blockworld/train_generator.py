@@ -98,7 +98,7 @@ def sigmas(count: int, frames: int, rng: random.Random) -> Tensor:
 
 
 def train(
-    out: Path, seconds: float, codec: Path, reasoner: Path, *, steps: int | None = None, scenes: int = 150_000,
+    out: Path, seconds: float, codec: Path, reasoner: Path, *, steps: int | None = None, scenes: int = 90_000,
     resume: Path | None = None, rate: float = 1.5e-3, scale: float = 1.0, seed: int = 3,
 ) -> None:  # fmt: skip
     data = draw_scenes(out, scenes, seed)
