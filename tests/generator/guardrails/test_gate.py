@@ -14,6 +14,7 @@ from support.fakes import FakeClock
 from support.guard import BLOCK, NONSENSE, RAISE, GuardDouble
 
 from cosmos3_serve.errors import EngineFailed, GuardrailsUnavailable
+from cosmos3_serve.generator.guardrails import gate
 
 Make = Callable[..., Awaitable[Core]]
 
@@ -133,6 +134,47 @@ async def test_a_guard_that_is_lost_fails_the_sample_and_the_next_one_goes_on(ma
     await core.submit("b", id="second")
     await core.finish("second")
     assert await core.codes("second") == ["succeeded"]
+
+
+async def test_a_guard_that_is_lost_is_asked_again_when_it_is_back(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process may have died of another sample's text."""
+    monkeypatch.setattr(gate, "BACK_S", 0.001)
+    guard = GuardDouble()
+    told: list[str] = []
+
+    async def names() -> list[str]:
+        told.append("names")
+        if 1 < len(told) < 5:
+            raise ConnectionError
+        return ["words", "model"]
+
+    async def check(texts: Any) -> Any:
+        if len(told) < 2:
+            raise gate.GuardLost("RayActorError")
+        return answered(texts)
+
+    answered = guard._guard.check
+    monkeypatch.setattr(guard, "names", names)
+    monkeypatch.setattr(guard, "check", check)
+    core = await make(guard)
+    await core.submit("a")
+    assert await settled(core) == ["succeeded"] and len(told) >= 5
+
+
+async def test_waiting_for_others_is_not_a_samples_own_time(make: Make) -> None:
+    """Four ask at once of a guard that takes a good part of the limit for each."""
+    lock, guard = asyncio.Lock(), GuardDouble()
+    decide = guard.check
+
+    async def check(texts: Any) -> Any:
+        async with lock:
+            await asyncio.sleep(0.2)
+            return await decide(texts)
+
+    guard.check = check  # type: ignore[method-assign]
+    core = await make(guard, guardrail_timeout_s=0.5)
+    await core.submit(*[f"s{n}" for n in range(8)])
+    assert await settled(core) == ["succeeded"] * 8
 
 
 async def test_a_guard_that_hangs_fails_the_sample_in_time(make: Make) -> None:

@@ -85,7 +85,7 @@ async def test_a_caller_that_left_costs_nobody_anything() -> None:
 
 async def test_a_fault_of_the_guard_is_raised_to_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     guard = replica(CheckerDouble())
-    monkeypatch.setattr(guard, "_judged", lambda samples: 1 / 0)
+    monkeypatch.setattr(guard, "_judge", lambda samples, answers: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         await guard.check([("prompt", "x")])
     monkeypatch.undo()
@@ -106,7 +106,8 @@ async def test_a_checker_that_hangs_makes_the_replica_unhealthy_and_blocks_no_lo
     with pytest.raises(RuntimeError, match="hangs"):
         await guard.check_health()
     release.set()
-    await call
+    assert [row["decision"] for row in await call] == ["failed"]  # in time, though its thread goes on
+    assert len(await guard.check([("prompt", "y")])) == 1
     await guard.check_health()
 
 
@@ -148,3 +149,26 @@ async def test_names_are_asked_again_after_a_while(monkeypatch: pytest.MonkeyPat
 
 async def test_texts_are_handed_on() -> None:
     assert await RayTextGuard(Handle()).check([("prompt", "a")]) == [("prompt", "a")]
+
+
+async def test_a_slow_text_fails_alone_and_its_neighbours_wait_unharmed() -> None:
+    """Neighbours before it, behind it in the same few, and in the next few."""
+    going = threading.Event()
+
+    class Slow(CheckerDouble):
+        def judge(self, text: str) -> bool:
+            if "long" in text:
+                going.wait(30)
+            return True
+
+    guard = replica(Slow())
+    texts = [[("prompt", "long" if n == 2 else f"text {n}")] for n in range(TOGETHER + 2)]
+    calls = [asyncio.create_task(guard.check(one)) for one in texts]
+    done, _ = await asyncio.wait([calls[2]], timeout=30)
+    assert done and [row["decision"] for row in calls[2].result()] == ["failed"]
+    assert calls[0].done() and calls[1].done() and not calls[3].done()
+    going.set()
+    for number, call in enumerate(calls):
+        answer = await asyncio.wait_for(call, 30)
+        assert [row["decision"] for row in answer] == ["failed" if number == 2 else "passed"]
+    await guard.check_health()

@@ -1,14 +1,15 @@
 """TextGuard believes a plain yes or no; `read_records` and `refusal` believe nothing else either."""
 
 import itertools
-import logging
 
 import pytest
+from structlog.testing import capture_logs
 from support.guard import BLOCK, NONSENSE, RAISE, CheckerDouble
 
 from cosmos3_serve.errors import GuardrailsUnavailable
 from cosmos3_serve.generator.guardrails.record import CheckRecord
 from cosmos3_serve.generator.guardrails.text_guard import TextGuard, read_records, refusal
+from cosmos3_serve.service.tracebacks import Tracebacks
 
 TEXTS = [("prompt", "a cat"), ("negative_prompt", "fog")]
 
@@ -36,19 +37,17 @@ def test_every_checker_sees_every_text() -> None:
     ],
 )
 @pytest.mark.parametrize("field", ["prompt", "negative_prompt"])
-def test_the_first_that_does_not_pass_ends_it(
-    word: str, decision: str, code: str, field: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_first_that_does_not_pass_ends_it(word: str, decision: str, code: str, field: str) -> None:
     one, two = CheckerDouble("one"), CheckerDouble("two")
     texts = [(name, f"secret words {word}" if name == field else text) for name, text in TEXTS]
-    with caplog.at_level(logging.DEBUG):
+    with capture_logs(processors=[Tracebacks(messages=False)]) as lines:
         records = TextGuard([one, two]).check(texts)
     decisions = {r.check: r.decision for r in records}
     assert decisions[f"{field}.one"] == decision
     assert decisions[f"{field}.two"] == "not_run" and len(records) == 4
     refused = refusal(records)
     assert refused is not None and refused.stable_code == code and field in refused.detail
-    assert "secret" not in caplog.text + refused.detail + str(records)
+    assert "secret" not in str(lines) + refused.detail + str(records)
 
 
 def test_no_checker_is_no_guard() -> None:

@@ -78,11 +78,33 @@ class QwenGuard:
     def _answer(self, text: str) -> str:
         import torch
 
-        asked = self._tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
-        inputs = self._tokenizer([asked], return_tensors="pt")
+        ids = torch.tensor([question_ids(self._tokenizer, text)])
         with torch.inference_mode():
-            produced = self._model.generate(**inputs, max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
-        return str(self._tokenizer.decode(produced[0][inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+            produced = self._model.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=MAX_NEW_TOKENS, do_sample=False
+            )
+        return str(self._tokenizer.decode(produced[0][ids.shape[1] :], skip_special_tokens=True))
+
+
+def question_ids(tokenizer: Any, text: str) -> list[int]:
+    """The chat template around `text` as token ids; in `text` nothing is a control token, whatever it spells.
+
+    A text that spells `<|im_end|>` would else end its own turn and answer in the classifier's name.
+    """
+    controls = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
+    if not any(control in text for control in controls):
+        asked = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
+        return list(tokenizer(asked)["input_ids"])
+    mark = "\u2063text\u2063"  # invisible separators: no template spells them
+    template = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False)
+    before, found, after = template.partition(mark)
+    if not found or mark in text:
+        raise ValueError("the text cannot be told from its template")
+    words = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    if set(words) & set(tokenizer.convert_tokens_to_ids(controls)):
+        raise ValueError("the tokenizer takes parts of the text for control tokens")
+    ends = [tokenizer(piece, add_special_tokens=False)["input_ids"] for piece in (before, after)]
+    return [*ends[0], *words, *ends[1]]
 
 
 def label_of(answer: str) -> str:

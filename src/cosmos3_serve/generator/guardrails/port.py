@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import DeploymentUnavailableError
 
 from cosmos3_serve.generator.guardrails import GUARD, GUARD_APP
+from cosmos3_serve.generator.guardrails.gate import GuardLost
 from cosmos3_serve.generator.guardrails.text_guard import Texts
 
 ASK_TIMEOUT_S = 10.0
@@ -37,7 +40,15 @@ class RayTextGuard:
         return self._names
 
     async def check(self, texts: Texts) -> Any:
-        return await self._handle.check.remote([(field, text) for field, text in texts])
+        """
+        Raises:
+            GuardLost: the replica ended meanwhile.
+        """
+        try:
+            return await self._handle.check.remote([(field, text) for field, text in texts])
+        except (RayActorError, DeploymentUnavailableError) as error:
+            self._names = []
+            raise GuardLost(type(error).__name__) from error
 
     async def effective(self) -> tuple[bool, str]:
         """Whether the guard answers with checkers loaded, and the words for it."""

@@ -27,6 +27,7 @@ from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
 TOGETHER = 8
 WINDOW_S = 0.01
 CALLS = 64  # at once; more wait in Serve
+HANGS = 3  # times the limit of one sample: then the thread is given up, and the replica with it
 
 Texts = list[tuple[str, str]]
 Answer = list[dict[str, Any]]
@@ -48,7 +49,8 @@ class GuardReplica:
             raise GuardrailsUnavailable(f"{refused.detail} [{refused.stable_code}]") from None
         self._timeout_s = settings.guardrail_timeout_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="text-guard")
-        self._since: float | None = None
+        self._since: tuple[int, float] | None = None  # which of the samples taken is being judged, since when
+        self._late: tuple[int, float] | None = None
         self._waiting: list[tuple[Texts, asyncio.Future[Answer]]] = []
         self._working: asyncio.Task[None] | None = None
 
@@ -72,31 +74,57 @@ class GuardReplica:
             del self._waiting[:TOGETHER]
             if not taken:
                 continue
+            answers: list[Answer] = []
+            judging = loop.run_in_executor(self._thread, self._judge, [texts for texts, _ in taken], answers)
             try:
-                answers: list[Answer] = await loop.run_in_executor(self._thread, self._judged, [t for t, _ in taken])
+                while not judging.done():
+                    await asyncio.wait({judging}, timeout=self._left_s(len(answers)))
+                    if not judging.done() and self._left_s(len(answers)) == 0:
+                        self._give_up(taken, answers)
+                judging.result()
+                _release(taken, answers)
             except Exception as error:
                 for _, place in taken:
                     if not place.done():
                         place.set_exception(error)
-                continue
             finally:
                 self._since = None
-            for (_, place), answer in zip(taken, answers, strict=True):
-                if not place.done():
-                    place.set_result(answer)
 
-    def _judged(self, samples: list[Texts]) -> list[Answer]:
-        answers = []
-        for texts in samples:
-            self._since = time.monotonic()
+    def _left_s(self, index: int) -> float | None:
+        """Seconds until the sample that is being judged has taken too long; None: it was given up already."""
+        since = self._since
+        if since is None or since[0] != index:
+            return self._timeout_s  # between two samples
+        if self._late == since:
+            return None
+        return max(0.0, since[1] + self._timeout_s - time.monotonic())
+
+    def _give_up(self, taken: list[tuple[Texts, asyncio.Future[Answer]]], answers: list[Answer]) -> None:
+        """Fail the sample that is being judged, and release those before it. The thread goes on, so those behind it
+        wait; they are not charged for it."""
+        self._late = self._since
+        done = len(answers)
+        _release(taken, answers[:done])
+        texts, place = taken[done]
+        if not place.done():
+            place.set_result([asdict(record) for record in self._guard.undecided(texts)])
+
+    def _judge(self, samples: list[Texts], answers: list[Answer]) -> None:
+        for index, texts in enumerate(samples):
+            self._since = (index, time.monotonic())
             answers.append([asdict(record) for record in self._guard.check(texts)])
-        return answers
 
     async def check_health(self) -> None:
         """Serve replaces the replica when this raises."""
         since = self._since
-        if since is not None and time.monotonic() - since > self._timeout_s:
+        if since is not None and time.monotonic() - since[1] > HANGS * self._timeout_s:
             raise RuntimeError("the text guard hangs over one sample")
+
+
+def _release(taken: list[tuple[Texts, asyncio.Future[Answer]]], answers: list[Answer]) -> None:
+    for (_, place), answer in zip(taken, answers, strict=False):
+        if not place.done():
+            place.set_result(answer)
 
 
 def guard_application(settings: GeneratorSettings, files: GuardrailFiles, load: Load = load_checkers) -> Any:

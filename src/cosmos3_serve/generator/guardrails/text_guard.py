@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import structlog
+
 from cosmos3_serve.errors import GuardrailsUnavailable, SampleCode, SampleError
 from cosmos3_serve.generator.guardrails.record import DECISIONS, CheckRecord, Decision
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 Texts = Sequence[tuple[str, str]]
 
@@ -59,18 +60,26 @@ class TextGuard:
                 stopped = stopped or decision != "passed"
         return records
 
+    def undecided(self, texts: Texts) -> list[CheckRecord]:
+        """The records of texts over which time ran out: nothing was decided."""
+        return [
+            CheckRecord(f"{field}.{checker.name}", "failed", checker.checker, checker.revision)
+            for field, _ in texts
+            for checker in self._checkers
+        ]
+
 
 def _judged(checker: TextChecker, text: str) -> Decision:
     try:
         verdict: object = checker.judge(text)
     except Exception as error:  # whatever broke, nothing was decided; its words may quote the text
-        log.error("text checker %s failed (%s)", checker.name, type(error).__name__)
+        log.error("text_checker_failed", checker=checker.name, exc_info=error)
         return "failed"
     if verdict is True:
         return "passed"
     if verdict is False:
         return "blocked"
-    log.error("text checker %s answered neither yes nor no (%s)", checker.name, type(verdict).__name__)
+    log.error("text_checker_undecided", checker=checker.name, answer=verdict.__class__.__name__)
     return "failed"
 
 
