@@ -13,6 +13,7 @@ from support.asgi import Exchange
 
 from cosmos3_serve.errors import Cosmos3Error, FieldError, QueueFull, ValidationFailed
 from cosmos3_serve.service.problems import Problems
+from cosmos3_serve.service.tracebacks import Tracebacks
 
 
 async def full(_: Request) -> Response:
@@ -58,13 +59,13 @@ async def test_routing_failures_are_problems_too(method: str, path: str, status:
 
 
 async def test_the_unforeseen_is_a_500_that_quotes_nothing() -> None:
-    with capture_logs() as logs:
+    with capture_logs(processors=[Tracebacks(messages=False)]) as logs:
         exchange = await Exchange(path="/broken").run(APP)
     problem = json.loads(exchange.content)
     assert exchange.status == 500 and problem["code"] == "internal_error"
     assert "horse" not in exchange.content.decode() + repr(logs)
     assert logs[0]["incident"] in problem["detail"] and logs[0]["exception"] == "RuntimeError"
-    assert any("broken" in place for place in logs[0]["at"])
+    assert any("broken" in place for place in logs[0]["frames"])
 
 
 async def test_a_failure_after_the_headers_breaks_the_answer_off() -> None:

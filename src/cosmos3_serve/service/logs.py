@@ -1,4 +1,8 @@
-"""Logs: one JSON object a line on stderr, with the request's id, and without tokens, prompts, buckets or tenants."""
+"""Logs: one JSON object a line on stderr, with the request's id, and without tokens, prompts, buckets or tenants.
+
+Lines of the standard library's `logging` join the same stream: our own modules' as they are, other packages' from
+WARNING on and without their text, which may quote a prompt. At level `debug` other packages' texts are shown.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,11 @@ from typing import Any, TextIO
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cosmos3_serve.service.tracebacks import Tracebacks
+
 log = structlog.get_logger(__name__)
 
+OURS = "cosmos3_serve"
 TARGET_ENV = "COSMOS3_LOG_TARGET"
 REQUEST_ID_HEADER = b"x-request-id"
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -37,12 +44,14 @@ _encode = json.JSONEncoder(sort_keys=True, default=repr).encode
 
 
 def configure(level: str = "info") -> None:
-    """Set up structlog for this process: the service, each replica, the command."""
+    """Set up structlog and the standard library's logging for this process: the service, each replica, the command."""
+    traced = Tracebacks(messages=level == "debug")
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             stamp,
+            traced,
             redact,
             render,
         ],
@@ -50,6 +59,50 @@ def configure(level: str = "info") -> None:
         logger_factory=structlog.WriteLoggerFactory(file=_target()),
         cache_logger_on_first_use=False,
     )
+    _bridge(level, traced)
+
+
+class _Bridge(logging.Handler):
+    """Writes the standard library's records where structlog writes."""
+
+    def __init__(self, target: TextIO | None) -> None:
+        super().__init__()
+        self._file = target
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            (self._file or sys.stderr).write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+
+
+def _bridge(level: str, traced: Tracebacks) -> None:
+    target = _target()
+    handler = _Bridge(None if target is sys.stderr else target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_log_level, _named(level), stamp, traced, redact],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+        )
+    )
+    root = logging.getLogger()
+    for old in [handler for handler in root.handlers if isinstance(handler, _Bridge)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    logging.getLogger(OURS).setLevel(getattr(logging, level.upper()))
+
+
+def _named(level: str) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:
+    def named(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        record: logging.LogRecord = event["_record"]
+        event["logger"] = record.name
+        if record.name.partition(".")[0] != OURS:
+            event["at"] = f"{record.module}:{record.lineno}"
+            if level != "debug":
+                event["event"] = "library_log"
+        return event
+
+    return named
 
 
 def stderr_path() -> str:

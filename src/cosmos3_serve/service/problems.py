@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -138,13 +137,7 @@ class Problems:
 def unexpected(raised: BaseException) -> Cosmos3Error:
     """A 500 for our own fault; logs type and place under an incident id that the caller sees too."""
     incident = uuid.uuid4().hex[:12]
-    frames = traceback.extract_tb(raised.__traceback__)[-6:]
-    log.error(
-        "unexpected_exception",
-        incident=incident,
-        exception=type(raised).__name__,
-        at=[f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames],
-    )
+    log.error("unexpected_exception", incident=incident, exc_info=raised)
     return Cosmos3Error(
         f"something broke on our side; incident {incident}", remedy="report the incident id to the operator"
     )

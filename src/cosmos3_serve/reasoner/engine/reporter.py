@@ -92,6 +92,6 @@ class Reporter:
             except FleetAway:
                 pass  # an actor that comes back empty says so at the next beat
             except Exception as error:  # one that stopped beating would be lost while its engine serves
-                log.error("beat_failed", exception=type(error).__name__)
+                log.error("beat_failed", exc_info=error)
             lost = not member and self.ref is not None
             await asyncio.sleep(self._beat_s / 4 if lost else self._beat_s)

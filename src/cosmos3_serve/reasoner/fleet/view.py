@@ -165,5 +165,5 @@ class FleetPort:
             try:
                 callback()
             except Exception as error:
-                log.error("fleet_callback_failed", exception=type(error).__name__)
+                log.error("fleet_callback_failed", exc_info=error)
         self._viewed.set()

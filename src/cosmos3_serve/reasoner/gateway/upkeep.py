@@ -119,4 +119,4 @@ class Upkeep:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("upkeep_failed", exception=type(error).__name__)
+            log.error("upkeep_failed", exc_info=error)

@@ -195,7 +195,7 @@ class Finisher:
             if self._guard.configured and all(check.decision in ("not_run", "upstream") for check in checks):
                 raise ValueError("no check decided")
         except Exception as error:  # whatever broke, nothing was checked: fail closed
-            log.error("the media check failed (%s)", type(error).__name__)
+            log.error("the media check failed", exc_info=error)
             failed = [CheckRecord(c.check, "failed", c.checker, c.revision) for c in self._guard.loaded if c.checker]
             raise MediaRefused(
                 SampleCode.GUARDRAIL_FAILED, f"the result could not be checked ({type(error).__name__})", failed

@@ -85,7 +85,7 @@ class Replay:
                 with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                     outputs = self._network.forward(fixed)
             except Exception as error:
-                log.warning("a step could not be recorded (%s); this wave runs without", type(error).__name__)
+                log.warning("a step could not be recorded; this wave runs without", exc_info=error)
                 torch.cuda.set_stream(stream)
                 _leave(graph)
                 self._refused = True

@@ -272,4 +272,4 @@ class FrameworkEngine:
 def _seen(task: asyncio.Task[None]) -> None:
     """Retrieve what a replacement came to, so that asyncio does not report it as lost."""
     if not task.cancelled() and task.exception() is not None:
-        log.error("engine_not_back", exception=type(task.exception()).__name__)
+        log.error("engine_not_back", exc_info=task.exception())
