@@ -17,10 +17,10 @@ import pytest
 from aiohttp import web
 from measure.result import InvalidRun
 
+from cosmos3_serve.media.sniff import sniff
 from cosmos3_serve.reasoner.engine.model_shape import ModelShape, read_shape
 from cosmos3_serve.reasoner.media.examine import examine_video
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.media.sniff import sniff
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "h200"))
 

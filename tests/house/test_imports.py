@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "cli": None,  # everything
     "trial": {
         *("queue", "client", "reasoner_client", "checks", "review", "publication", "generator", "reasoner"),
-        *("service", "weights", "storage", "contract", "blockworld"),
+        *("media", "service", "weights", "storage", "contract", "blockworld"),
     },
     "deploy": {"contract"},
     "bench": {"client", "reasoner_client", "contract", "blockworld"},
@@ -29,8 +29,9 @@ ALLOWED: dict[str, set[str] | None] = {
     "queue": {"client", "publication", "contract", "storage"},
     "client": {"publication", "contract", "storage"},
     "publication": {"contract", "storage"},
-    "generator": {"service", "weights", "storage", "contract"},
-    "reasoner": {"service", "weights", "storage", "contract"},
+    "generator": {"media", "service", "weights", "storage", "contract"},
+    "reasoner": {"media", "service", "weights", "storage", "contract"},
+    "media": set(),
     "service": set(),
     "weights": set(),
     "storage": set(),

@@ -18,6 +18,7 @@ import structlog
 from support import clips
 from support.stub_replica import StubReplica
 
+from cosmos3_serve.media.refusal import Refused
 from cosmos3_serve.reasoner.fleet.core import FleetCore, InProcessFleet
 from cosmos3_serve.reasoner.fleet.member import HeldMedia, Load, Service
 from cosmos3_serve.reasoner.fleet.view import FleetPort
@@ -27,7 +28,6 @@ from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.upkeep import Upkeep
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.probe import Probed, Prober
-from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.reasoner.media.worker import answer
 from cosmos3_serve.reasoner.sessions.policy import AffinityRules, Mode
 from cosmos3_serve.reasoner.setup import MODEL_NAME, ReasonerSetup, ServedModel

@@ -28,6 +28,8 @@ MEDIA = {
     "broken": "ValidationFailed",
 }
 
+REFUSING = ("media/", "reasoner/media/")  # the rooms that make them
+
 # File, and what stands there as the code: the failure is another's, told again.
 PASSED_ON = {
     ("trial/golden_service.py", "code"),
@@ -47,7 +49,7 @@ PASSED_ON = {
     ("reasoner/gateway/replica_errors.py", "_code(self)"),
     ("reasoner/media/gate.py", "error.stable_code"),
     ("reasoner/media/locate.py", "error.stable_code"),
-    ("reasoner/media/refusal.py", "self.code"),
+    ("media/refusal.py", "self.code"),
     ("reasoner/serve.py", "said['code']"),
 }
 
@@ -178,7 +180,7 @@ def places(package: Path = PACKAGE) -> tuple[Place, ...]:
 
 def _places_of(path: Path, package: Path) -> Iterator[Place]:
     file = path.relative_to(package).as_posix()
-    if not file.startswith("reasoner/media/") and not _GIVEN.search(path.read_text(encoding="utf-8")):
+    if not file.startswith(REFUSING) and not _GIVEN.search(path.read_text(encoding="utf-8")):
         return
     source = _parsed(path)
     names = _Names(source, package)
@@ -187,7 +189,7 @@ def _places_of(path: Path, package: Path) -> Iterator[Place]:
         if "code" in given and (_makes_failure(node.func, names) or _passes(file, given["code"])):
             kinds = names.kinds(node.func) or [""]
             code, remedy = given["code"], given.get("remedy")
-        elif isinstance(node.func, ast.Name) and node.func.id in MEDIA and file.startswith("reasoner/media/"):
+        elif isinstance(node.func, ast.Name) and node.func.id in MEDIA and file.startswith(REFUSING):
             kinds = [MEDIA[node.func.id]]
             code, remedy = node.args[0], given.get("remedy") or (node.args[2] if len(node.args) > 2 else None)
         else:

@@ -5,8 +5,8 @@ from ipaddress import ip_address
 import pytest
 
 from cosmos3_serve.errors import UsageError
+from cosmos3_serve.media.refusal import Refused
 from cosmos3_serve.reasoner.media.address import AllowList, Target, canonical_host, check_address, parse_target
-from cosmos3_serve.reasoner.media.refusal import Refused
 
 NONE = AllowList()
 PUBLIC = Target("https", "media.test", 443, "/", "media.test/", private=False)

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from cosmos3_serve.media.refusal import Refused
 from cosmos3_serve.reasoner.media.dataurl import decode, parse_data_url
-from cosmos3_serve.reasoner.media.refusal import Refused
 
 DATA = os.urandom(1000) + b"\xff\xfe\xfd"
 TEXT = base64.b64encode(DATA).decode()

@@ -10,11 +10,11 @@ import pytest
 from support.web import Asked, Web, certificate, page, web
 
 from cosmos3_serve.errors import InputError, NotReady, StorageAuthorizationError
+from cosmos3_serve.media.refusal import Refused
 from cosmos3_serve.reasoner.media.address import AllowList
 from cosmos3_serve.reasoner.media.fetch import Fetcher
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.parts import UrlSource
-from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.storage.roots import AllowedRoots
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos3_serve.errors import Cosmos3Error, InvalidRequest, LimitExceeded, UnsupportedMediaType
+from cosmos3_serve.media.refusal import Refused
 from cosmos3_serve.reasoner.media import locate as module
 from cosmos3_serve.reasoner.media.content import find_parts
 from cosmos3_serve.reasoner.media.dataurl import decode
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.locate import locate
 from cosmos3_serve.reasoner.media.parts import DataSource, FileSource, UrlSource
-from cosmos3_serve.reasoner.media.refusal import Refused
 
 LIMITS = MediaLimits()
 BIG = bytes(range(256)) * 40

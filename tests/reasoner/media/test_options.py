@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from cosmos3_serve.media.refusal import Refused
 from cosmos3_serve.reasoner.media.options import processing_options
-from cosmos3_serve.reasoner.media.refusal import Refused
 
 
 def test_options_go_with_their_kind() -> None:

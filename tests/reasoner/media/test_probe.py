@@ -13,9 +13,9 @@ from PIL import Image
 from support import clips
 
 from cosmos3_serve.errors import NotReady, ServiceFailure
+from cosmos3_serve.media.refusal import Refused
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.probe import Prober
-from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
 
 WORKER = "cosmos3_serve.reasoner.media.worker"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from cosmos3_serve.errors import NotReady, StartRefused, StorageFailure
+from cosmos3_serve.media.refusal import Refused
 from cosmos3_serve.reasoner.media import blobs
-from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.reasoner.media.store import MediaStore
 
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from cosmos3_serve.media.refusal import Refused
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.reasoner.media.verdicts import Verdict, Verdicts
 
 A, B = "a" * 64, "b" * 64

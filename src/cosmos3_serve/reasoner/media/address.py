@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from urllib.parse import quote, urljoin, urlsplit
 
 from cosmos3_serve.errors import UsageError
-from cosmos3_serve.reasoner.media.refusal import Refused, bad
+from cosmos3_serve.media.refusal import Refused, bad
 
 Address = IPv4Address | IPv6Address
 ALLOW_FLAG = "--media-allow"

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cosmos3_serve.media.refusal import Refused, bad, too_large, unsupported
+from cosmos3_serve.media.sniff import Kind
 from cosmos3_serve.reasoner.media.dataurl import parse_data_url
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.options import processing_options
-from cosmos3_serve.reasoner.media.parts import DataSource, FileSource, Kind, MediaPart, Source, UrlSource
-from cosmos3_serve.reasoner.media.refusal import Refused, bad, too_large, unsupported
+from cosmos3_serve.reasoner.media.parts import DataSource, FileSource, MediaPart, Source, UrlSource
 
 TEXT_TYPES = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"})
 _KEYS: Mapping[str, Kind] = {"image_url": "image", "video_url": "video"}

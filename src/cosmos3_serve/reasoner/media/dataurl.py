@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import cast
 from urllib.parse import unquote_to_bytes
 
-from cosmos3_serve.reasoner.media.parts import DataSource, Kind
-from cosmos3_serve.reasoner.media.refusal import bad, too_large, unsupported
+from cosmos3_serve.media.refusal import bad, too_large, unsupported
+from cosmos3_serve.media.sniff import Kind
+from cosmos3_serve.reasoner.media.parts import DataSource
 
 
 def _decoder() -> Callable[..., bytes]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.reasoner.media.jpeg import jpeg_sizes
+from cosmos3_serve.media.jpeg import jpeg_sizes
+from cosmos3_serve.media.refusal import COMMAND, Refused, broken, too_large, unsupported
+from cosmos3_serve.media.sniff import Sniffed
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.media.refusal import COMMAND, Refused, broken, too_large, unsupported
-from cosmos3_serve.reasoner.media.sniff import Sniffed
 
 # FFmpeg would also open playlists, which name further files and addresses. These name none.
 _OPEN = {"format_whitelist": "mov,mp4,matroska,webm,avi,mpegts,gif", "protocol_whitelist": "file"}

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from cosmos3_serve.errors import LimitExceeded, NotFound, NotReady
+from cosmos3_serve.media.refusal import Refused, bad, too_large
+from cosmos3_serve.media.sniff import essence
 from cosmos3_serve.reasoner.media.address import AllowList, Target, parse_target
 from cosmos3_serve.reasoner.media.blobs import Blob
 from cosmos3_serve.reasoner.media.flight import Flights
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.names import Names
 from cosmos3_serve.reasoner.media.parts import UrlSource
-from cosmos3_serve.reasoner.media.refusal import Refused, bad, too_large
 from cosmos3_serve.reasoner.media.revisit import Visit, Visits
-from cosmos3_serve.reasoner.media.sniff import essence
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.wire import Reply, Resolver, addresses_of, get
 from cosmos3_serve.reasoner.shares import Shares

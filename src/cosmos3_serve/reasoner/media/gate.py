@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.errors import Cosmos3Error, FieldError, InputError
+from cosmos3_serve.media.refusal import Refused, broken, too_large
+from cosmos3_serve.media.sniff import HEAD_BYTES, Kind, check_declared, sniff
 from cosmos3_serve.reasoner.gateway.held_media import media_uuid
 from cosmos3_serve.reasoner.media.blobs import Blob, check_disk
 from cosmos3_serve.reasoner.media.dataurl import decode, decoded_size
@@ -22,13 +24,11 @@ from cosmos3_serve.reasoner.media.file_record import FileRecord
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.media.parts import DataSource, FileSource, Kind, MediaPart
+from cosmos3_serve.reasoner.media.parts import DataSource, FileSource, MediaPart
 from cosmos3_serve.reasoner.media.picture_cost import ImageProcessor, PictureCost, picture_cost
 from cosmos3_serve.reasoner.media.probe import Prober
-from cosmos3_serve.reasoner.media.refusal import Refused, broken, too_large
 from cosmos3_serve.reasoner.media.sampling import Sampling, VideoProcessor, sample_video
 from cosmos3_serve.reasoner.media.screen import Screen
-from cosmos3_serve.reasoner.media.sniff import HEAD_BYTES, check_declared, sniff
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.upload_store import UploadStore
 

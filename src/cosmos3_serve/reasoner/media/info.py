@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cosmos3_serve.reasoner.media.parts import Kind
+from cosmos3_serve.media.sniff import Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, overload
 
+from cosmos3_serve.media.sniff import Kind
 from cosmos3_serve.reasoner.media.blobs import Blob
 from cosmos3_serve.reasoner.media.info import MediaInfo
-from cosmos3_serve.reasoner.media.parts import DataSource, Kind
+from cosmos3_serve.reasoner.media.parts import DataSource
 from cosmos3_serve.reasoner.media.picture_cost import PictureCost
 from cosmos3_serve.reasoner.media.sampling import Sampling
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import statistics
 from itertools import pairwise
 
+from cosmos3_serve.media.refusal import COMMAND, broken, too_large
 from cosmos3_serve.reasoner.media.examine import TRUNCATED, TURNS, VideoFacts
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.media.refusal import COMMAND, broken, too_large
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
 
 RECOUNT = (

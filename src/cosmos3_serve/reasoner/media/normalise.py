@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from cosmos3_serve.media.refusal import COMMAND, broken, too_large
 from cosmos3_serve.reasoner.media.examine import TURNS, VideoFacts, open_video, video_stream
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.media.refusal import COMMAND, broken, too_large
 
 # Enters the rules' fingerprint: a copy made by another recipe does not count.
 RECIPE = "h264-crf18-veryfast-1"

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cosmos3_serve.reasoner.media.parts import Kind
-from cosmos3_serve.reasoner.media.refusal import bad
+from cosmos3_serve.media.refusal import bad
+from cosmos3_serve.media.sniff import Kind
 
 MAX_PIXELS = 25_165_824  # the model's own budget for a whole video
 Check = tuple[Callable[[Any], bool], str]

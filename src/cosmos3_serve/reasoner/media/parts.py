@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["image", "video"]
+from cosmos3_serve.media.sniff import Kind
 
 
 @dataclass(frozen=True, slots=True)

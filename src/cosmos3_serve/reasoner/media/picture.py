@@ -9,11 +9,11 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+from cosmos3_serve.media.refusal import Refused, broken
+from cosmos3_serve.media.sniff import IMAGE_COMMAND, Sniffed
 from cosmos3_serve.reasoner.media.examine import check_pixels
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.media.refusal import Refused, broken
-from cosmos3_serve.reasoner.media.sniff import IMAGE_COMMAND, Sniffed
 
 _EXIF_ORIENTATION = 0x0112
 # EXIF orientation -> (degrees counter-clockwise, mirrored first)

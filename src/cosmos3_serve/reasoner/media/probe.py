@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.errors import NotReady, ServiceFailure
+from cosmos3_serve.media.refusal import COMMAND, Refused, broken
+from cosmos3_serve.media.sniff import Kind
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.normalise import RECIPE
-from cosmos3_serve.reasoner.media.parts import Kind
-from cosmos3_serve.reasoner.media.refusal import COMMAND, Refused, broken
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
 from cosmos3_serve.reasoner.media.worker import settings_text
 from cosmos3_serve.reasoner.shares import Shares

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cosmos3_serve.media.refusal import Refused, bad, unsupported
 from cosmos3_serve.reasoner.media.content import TEXT_TYPES, Found, Taken, check_counts, source_of
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.options import processing_options
 from cosmos3_serve.reasoner.media.parts import FileSource, MediaPart
-from cosmos3_serve.reasoner.media.refusal import Refused, bad, unsupported
 
 # Items besides messages that hold no media; what a tool has said is looked into.
 _CALLS = frozenset({"function_call", "custom_tool_call", "reasoning"})

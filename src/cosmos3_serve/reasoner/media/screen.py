@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from cosmos3_serve.errors import NotReady
+from cosmos3_serve.media.refusal import Refused
+from cosmos3_serve.media.sniff import Kind
 from cosmos3_serve.reasoner.media import blobs
 from cosmos3_serve.reasoner.media.blobs import Blob
 from cosmos3_serve.reasoner.media.flight import Flights
 from cosmos3_serve.reasoner.media.info import MediaInfo
-from cosmos3_serve.reasoner.media.parts import Kind
 from cosmos3_serve.reasoner.media.probe import Prober
-from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.verdicts import Verdict, Verdicts
 

@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from cosmos3_serve.errors import NotReady
+from cosmos3_serve.media.refusal import bad, too_large
 from cosmos3_serve.reasoner.media import blobs
 from cosmos3_serve.reasoner.media.blobs import Blob, blob_path
-from cosmos3_serve.reasoner.media.refusal import bad, too_large
 from cosmos3_serve.storage import files
 
 WRITE_BYTES = 1024 * 1024

@@ -29,6 +29,7 @@ from cosmos3_serve.errors import (
     StorageFailure,
     UsageError,
 )
+from cosmos3_serve.media.refusal import Refused
 from cosmos3_serve.reasoner.media.blobs import Blob
 from cosmos3_serve.reasoner.media.file_record import (
     FILE_ID,
@@ -43,7 +44,6 @@ from cosmos3_serve.reasoner.media.file_record import (
 )
 from cosmos3_serve.reasoner.media.flight import Flights
 from cosmos3_serve.reasoner.media.info import MediaInfo
-from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.reasoner.media.store import MediaStore
 from cosmos3_serve.reasoner.media.upload_sweep import Bounds, Sweep, content_name, fits
 from cosmos3_serve.reasoner.shares import Shares

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cosmos3_serve.media.refusal import Refused
+from cosmos3_serve.media.sniff import Kind
 from cosmos3_serve.reasoner.media import blobs
 from cosmos3_serve.reasoner.media.info import MediaInfo
-from cosmos3_serve.reasoner.media.parts import Kind
-from cosmos3_serve.reasoner.media.refusal import Refused
 from cosmos3_serve.storage import files
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import httpcore
 
+from cosmos3_serve.media.refusal import bad
 from cosmos3_serve.reasoner.media.address import Target, check_address
-from cosmos3_serve.reasoner.media.refusal import bad
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 MAX_ADDRESSES = 8

@@ -20,14 +20,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cosmos3_serve.media.refusal import COMMAND, Refused, broken
+from cosmos3_serve.media.sniff import HEAD_BYTES, check_sniffed, sniff
 from cosmos3_serve.reasoner.media.examine import examine_video
 from cosmos3_serve.reasoner.media.judge import judge_video
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 from cosmos3_serve.reasoner.media.normalise import normalise
 from cosmos3_serve.reasoner.media.picture import examine_image
-from cosmos3_serve.reasoner.media.refusal import COMMAND, Refused, broken
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
-from cosmos3_serve.reasoner.media.sniff import HEAD_BYTES, check_sniffed, sniff
 
 
 def probe_file(

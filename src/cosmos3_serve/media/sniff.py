@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from cosmos3_serve.reasoner.media.parts import Kind
-from cosmos3_serve.reasoner.media.refusal import COMMAND, bad, unsupported
+from cosmos3_serve.media.refusal import COMMAND, bad, unsupported
 
+Kind = Literal["image", "video"]
 HEAD_BYTES = 4096
 IMAGE_COMMAND = "ffmpeg -i INPUT OUTPUT.png"
 

@@ -8,11 +8,11 @@ import av
 import pytest
 from PIL import Image
 
+from cosmos3_serve.media.jpeg import jpeg_sizes
+from cosmos3_serve.media.refusal import Refused
+from cosmos3_serve.media.sniff import sniff
 from cosmos3_serve.reasoner.media.examine import examine_video
-from cosmos3_serve.reasoner.media.jpeg import jpeg_sizes
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.media.refusal import Refused
-from cosmos3_serve.reasoner.media.sniff import sniff
 
 
 def jpeg(width: int, height: int, **more: object) -> bytes:
