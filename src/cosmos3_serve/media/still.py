@@ -1,0 +1,178 @@
+"""Read a picture: upright, sRGB of 8 bits, on white where it is transparent, or a refusal with the reason.
+
+Pixels are counted from the header before one is decoded. 16 bits are scaled by their full range, never clipped and
+never stretched by what the picture holds. A colour profile other than sRGB is converted by LittleCMS. Of an animation
+the first frame is read. Runs in the process that reads media: files are hostile.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cosmos3_serve.media.colour import on_white
+from cosmos3_serve.media.geometry import Pixels
+from cosmos3_serve.media.limits import ReadLimits
+from cosmos3_serve.media.record import MediaRecord
+from cosmos3_serve.media.refusal import Refused, broken, too_large
+from cosmos3_serve.media.sniff import IMAGE_COMMAND, Sniffed
+
+SMALLER_IMAGE = "ffmpeg -i INPUT -vf scale=1280:-2 OUTPUT.png"
+CROPPED = "crop it, or pad it: ffmpeg -i INPUT -vf pad=iw:iw/4 OUTPUT.png"
+_ORIENTATION = 0x0112
+# EXIF orientation -> (degrees counter-clockwise, mirrored first)
+_TURNS = {2: (0, True), 3: (180, False), 4: (180, True), 5: (90, True), 6: (270, False), 7: (270, True), 8: (90, False)}
+_SIXTEEN = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
+
+
+def read_still(path: Path, sniffed: Sniffed, limits: ReadLimits) -> tuple[Pixels, MediaRecord]:
+    """The picture, uint8 [H, W, 3], and what was done to it.
+
+    Raises:
+        Refused: 413 or 422.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    Image.MAX_IMAGE_PIXELS = None  # ours is checked first, with our words
+    warnings.simplefilter("ignore")
+    try:
+        with Image.open(path, formats=[sniffed.name, "mpo"] if sniffed.name == "jpeg" else [sniffed.name]) as image:
+            _check_size(image.width, image.height, limits)
+            return _read(path, image, sniffed)
+    except Refused:
+        raise
+    except UnidentifiedImageError:
+        raise broken("media_corrupt", f"the {sniffed.name} image has no readable header", IMAGE_COMMAND) from None
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's decoders raise whatever their parsing trips over
+        cut = "truncated" in str(error).lower() or isinstance(error, EOFError)
+        code = "media_truncated" if cut else "media_corrupt"
+        what = "is cut off" if cut else f"does not decode ({type(error).__name__})"
+        raise broken(code, f"the {sniffed.name} image {what}", IMAGE_COMMAND) from None
+
+
+def _check_size(width: int, height: int, limits: ReadLimits) -> None:
+    if width < 1 or height < 1:
+        raise broken("media_no_pixels", "the file declares a picture size that no decoder takes", IMAGE_COMMAND)
+    if width * height > limits.max_image_pixels:
+        raise too_large(
+            "media_too_many_pixels",
+            f"a picture of {width}x{height} pixels is more than {limits.max_image_pixels} pixels",
+            SMALLER_IMAGE,
+        )
+    if max(width, height) > limits.max_aspect * min(width, height):
+        raise broken("media_aspect_extreme", f"{width}x{height} pixels are too long a strip", CROPPED)
+
+
+def _read(path: Path, image: Any, sniffed: Sniffed) -> tuple[Pixels, MediaRecord]:
+    conversions: list[str] = []
+    notes: list[str] = []
+    turn, mirrored = _TURNS.get(_orientation(image), (0, False))
+    mode, stored, profile = str(image.mode), image.size, image.info.get("icc_profile")
+    if getattr(image, "is_animated", False):
+        notes.append("of several pictures the first was read")
+    image.load()
+    alpha = image.has_transparency_data
+    rgb = _pixels(image, profile, conversions, notes)
+    if mirrored:
+        rgb = np.fliplr(rgb)
+        conversions.append("mirrored")
+    if turn:
+        rgb = np.rot90(rgb, turn // 90)
+        conversions.append(f"turned by {turn} degrees")
+    record = MediaRecord(
+        kind="image",
+        mime=sniffed.mime,
+        container=sniffed.name,
+        codec=sniffed.name,
+        size=path.stat().st_size,
+        width=int(rgb.shape[1]),
+        height=int(rgb.shape[0]),
+        stored_width=stored[0],
+        stored_height=stored[1],
+        pixel_format=mode,
+        bit_depth=16 if mode in _SIXTEEN else 1 if mode == "1" else 8,
+        matrix="gbr",
+        range="pc",
+        transfer="iec61966-2-1" if not profile else "unspecified",
+        rotation=turn,
+        mirrored=mirrored,
+        sample_aspect=_aspect(Fraction(1)),
+        alpha=bool(alpha),
+        conversions=tuple(conversions),
+        notes=tuple(notes),
+    )
+    return np.ascontiguousarray(rgb), record
+
+
+def _aspect(value: Fraction) -> str:
+    return f"{value.numerator}:{value.denominator}"
+
+
+def _pixels(image: Any, profile: bytes | None, conversions: list[str], notes: list[str]) -> Pixels:
+    if image.mode in _SIXTEEN:
+        conversions.append("16 bits of grey scaled to 8")
+        grey = (np.clip(np.asarray(image).astype(np.int64), 0, 65535) >> 8).astype(np.uint8)
+        spread: Pixels = np.repeat(grey[..., None], 3, axis=2)
+        return spread
+    convert = _to_srgb(profile, notes) if profile else None
+    if image.has_transparency_data:
+        conversions.append("transparency shown on white")
+        rgba = image.convert("RGBA")
+        colours = rgba.convert("RGB")
+        if convert and image.mode not in ("LA", "La"):
+            colours = _converted(colours, convert, conversions, notes)
+        return on_white(np.dstack([np.asarray(colours), np.asarray(rgba)[..., 3]]))
+    if convert and image.mode in ("RGB", "CMYK", "P"):
+        plain = image.convert("RGB") if image.mode == "P" else image
+        converted: Pixels = np.asarray(_converted(plain, convert, conversions, notes), dtype=np.uint8)
+        return converted
+    if image.mode == "CMYK":
+        conversions.append("CMYK converted without a profile")
+    shown: Pixels = np.asarray(image.convert("RGB"), dtype=np.uint8)
+    return shown
+
+
+Convert = Callable[[Any], Any]
+
+
+def _to_srgb(profile: bytes, notes: list[str]) -> Convert | None:
+    """None: the profile is sRGB already, or none that LittleCMS reads, as browsers have it."""
+    from PIL import ImageCms
+
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        name = ImageCms.getProfileDescription(source).strip()
+        if "srgb" in name.lower():
+            return None
+    except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
+        notes.append("an unreadable colour profile was ignored")
+        return None
+    target = ImageCms.createProfile("sRGB")
+    return lambda image: ImageCms.profileToProfile(image, source, target, outputMode="RGB")
+
+
+def _converted(image: Any, convert: Convert, conversions: list[str], notes: list[str]) -> Any:
+    from PIL import ImageCms
+
+    try:
+        shown = convert(image)
+    except (ImageCms.PyCMSError, OSError, ValueError):  # a profile for another kind of picture
+        notes.append("a colour profile that does not fit the picture was ignored")
+        return image.convert("RGB")
+    conversions.append("converted from its colour profile to sRGB")
+    return shown
+
+
+def _orientation(image: Any) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # a broken EXIF block; viewers ignore it too
+        return 1
