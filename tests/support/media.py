@@ -1,6 +1,7 @@
 """Small media files for tests: moving shapes, so that every frame and every place differs."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import imageio.v2 as imageio
@@ -21,8 +22,10 @@ def frames(count: int, width: int = 320, height: int = 192) -> np.ndarray:
     return np.stack([picture(width, height, i) for i in range(count)])
 
 
-def write_video(path: Path, content: np.ndarray, fps: float = 24) -> Path:
-    imageio.mimsave(path, list(content), format="FFMPEG", fps=fps, quality=9, macro_block_size=1)
+def write_video(path: Path, content: np.ndarray, fps: float = 24, *, output_params: Sequence[str] = ()) -> Path:
+    imageio.mimsave(
+        path, list(content), format="FFMPEG", fps=fps, quality=9, macro_block_size=1, output_params=list(output_params)
+    )
     return path
 
 

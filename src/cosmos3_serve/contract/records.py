@@ -152,6 +152,7 @@ class SampleRecord(Strict):
         timings: phase name to seconds (queue, staging, inference, encode, hash).
         seed: the seed that was used, given or drawn.
         compute: what its bytes depend on beside its arguments; None where it has no result.
+        media: what was read of its pictures and clips, by field (docs/media.md); empty where the engine does not say.
     """
 
     name: str
@@ -164,3 +165,4 @@ class SampleRecord(Strict):
     timings: dict[str, Seconds] = Field(default_factory=dict)
     wave: SampleWave | None = None
     compute: SampleCompute | None = None
+    media: dict[str, JsonObject] = Field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from cosmos3_serve.contract.records import SampleCompute, SampleState, SampleWave
+from cosmos3_serve.contract.records import JsonObject, SampleCompute, SampleState, SampleWave
 
 
 class BatchState(StrEnum):
@@ -59,6 +59,7 @@ class SampleView(View):
     timings: dict[str, float] = Field(default_factory=dict)
     wave: SampleWave | None = None
     compute: SampleCompute | None = None
+    media: dict[str, JsonObject] = Field(default_factory=dict)
 
 
 class BatchView(View):

@@ -20,7 +20,7 @@ from cosmos3_serve.errors import SampleCode
 
 Record = dict[str, Any]
 FORMAT = 1
-RESULT_FIELDS = ("code", "message", "wave", "compute", "timings", "guardrails", "outputs", "artifacts")
+RESULT_FIELDS = ("code", "message", "wave", "compute", "media", "timings", "guardrails", "outputs", "artifacts")
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Sample:
     """One sample: what was asked (name, seed used) and what became of it.
 
     `outputs` is the SampleOutputs object that goes into the response, `artifacts` its files (path, bytes, sha256),
-    `inputs` what was staged for it (field, uri, bytes, sha256).
+    `inputs` what was staged for it (field, uri, bytes, sha256), `media` what was read of that, by field.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Sample:
     message: str | None = None
     wave: dict[str, Any] | None = None
     compute: dict[str, Any] | None = None
+    media: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
     guardrails: dict[str, Any] = field(default_factory=dict)
     outputs: dict[str, Any] | None = None
@@ -51,7 +52,8 @@ class Sample:
 
     def reset(self) -> None:
         self.state, self.code, self.message, self.wave, self.outputs = SampleState.QUEUED, None, None, None, None
-        self.compute, self.timings, self.guardrails, self.artifacts, self.inputs = None, {}, {}, [], []
+        self.compute, self.media, self.timings, self.guardrails = None, {}, {}, {}
+        self.artifacts, self.inputs = [], []
 
 
 @dataclass(slots=True)

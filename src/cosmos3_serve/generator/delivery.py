@@ -106,7 +106,7 @@ class Delivery:
         return timings | {name: s for name, s in phases.items() if is_safe_name(name) and math.isfinite(s) and s >= 0}
 
     def _told(self, result: EngineResult) -> dict[str, Any]:
-        """The engine's own records (wave, compute, guardrails), each only if it is what it should be."""
+        """The engine's own records (wave, compute, media, guardrails), each only if it is what it should be."""
         about: dict[str, Any] = {}
         try:
             wave = SampleWave.model_validate(result.wave.model_dump())
@@ -122,6 +122,11 @@ class Delivery:
                 about["compute"] = compute
             except JsonProblem:
                 log.warning("compute_record_malformed")
+        try:
+            check_json(result.media, max_depth=4, max_nodes=1000)
+            about |= {"media": result.media} if result.media else {}
+        except JsonProblem:
+            log.warning("media_record_malformed")
         try:
             check_json(result.guardrails, max_depth=8, max_nodes=1000)
             about["guardrails"] = result.guardrails

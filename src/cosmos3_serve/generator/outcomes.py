@@ -114,6 +114,7 @@ def build_response(batch: Batch, requested: Sequence[Mapping[str, Any]], service
                 timings=sample.timings,
                 wave=_wave(sample, companies),
                 compute=_compute(sample),
+                media=sample.media,
             )
             for sample in batch.samples
         ],
@@ -196,6 +197,7 @@ def _sample_view(
         timings=sample.timings,
         wave=_wave(sample, companies),
         compute=_compute(sample),
+        media=sample.media,
     )
 
 

@@ -121,9 +121,11 @@ def check_sniffed(sniffed: Sniffed, kind: Kind) -> None:
             "media_not_media", f"the {kind} is {what}, whatever it is called", "check what the URL really holds"
         )
     if sniffed.kind != kind and not (kind == "video" and sniffed is _GIF):
-        other, article = ("image_url", "an image") if sniffed.kind == "image" else ("video_url", "a video")
+        found, article = ("image", "an image") if sniffed.kind == "image" else ("video", "a video")
         raise unsupported(
-            "media_type_mismatch", f"the {kind}_url part holds {article} ({sniffed.mime})", f"send it as {other}"
+            "media_type_mismatch",
+            f"the {kind} is {article} ({sniffed.mime}), whatever it is called",
+            f"send it as {found}: {found}_url in a question, a file name with that suffix in a batch",
         )
     if not sniffed.taken:
         command = COMMAND if kind == "video" else IMAGE_COMMAND

@@ -10,9 +10,10 @@ from PIL import Image
 from support import media
 
 from cosmos3_serve.errors import SampleCode, SampleError
-from cosmos3_serve.generator.engines.ahead import Ahead, Wanted
+from cosmos3_serve.generator.engines.ahead import Ahead
+from cosmos3_serve.generator.engines.inputs import LIMITS, Wanted
 from cosmos3_serve.generator.engines.job import EngineJob
-from cosmos3_serve.generator.engines.media import NoRoom, read_media
+from cosmos3_serve.media.read import NoRoom, Want, read_media
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def test_the_same_frames_as_a_read_in_turn(files: dict[str, str]) -> None:
     assert ahead.used_bytes == 5 * 320 * 192 * 3 + 64 * 64 * 3
     for one in wanted:
         early = ahead.taker(mine)(one)
-        turn = read_media(Path(one.path), one.field, size=one.size, max_frames=one.max_frames, keep=one.keep)
+        turn = read_media(Path(one.path), Want(None, one.size, one.max_frames, one.keep), LIMITS)
         assert np.array_equal(early.frames, turn.frames) and early.fps == turn.fps
     assert ahead.used_bytes == 0
 
@@ -74,7 +75,7 @@ def test_a_bad_file_is_told_in_its_turn(tmp_path: Path) -> None:
     ahead, mine = Ahead(), job()
     one = Wanted(str(path), "vision_path")
     ahead.load(mine, [one])
-    with pytest.raises(SampleError, match="no readable video") as caught:
+    with pytest.raises(SampleError, match="whatever it is called") as caught:
         ahead.taker(mine)(one)
     assert caught.value.sample_code is SampleCode.INPUT_INVALID
 
@@ -85,7 +86,7 @@ def test_what_comes_after_its_job_was_dropped_is_dropped_too(tmp_path: Path) -> 
     ahead, mine = Ahead(), job()
 
     class Late(Wanted):
-        def read(self, room: int | None = None):  # type: ignore[no-untyped-def]
+        def read(self, room=None, cancelled=lambda: False):  # type: ignore[no-untyped-def]
             ahead.drop(mine)
             return super().read(room)
 

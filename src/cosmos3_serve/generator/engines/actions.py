@@ -6,7 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from cosmos3_serve.generator.engines.media import invalid
+from cosmos3_serve.generator.engines.inputs import invalid
 
 MAX_BYTES = 16 * 1024 * 1024
 MAX_STEPS = 100_000

@@ -10,39 +10,19 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
-from cosmos3_serve.errors import SampleError
+from cosmos3_serve.errors import SampleCode, SampleError
+from cosmos3_serve.generator.engines.inputs import Take, Wanted
 from cosmos3_serve.generator.engines.job import EngineJob
-from cosmos3_serve.generator.engines.media import Clip, NoRoom, read_media
+from cosmos3_serve.media.read import Media, NoRoom
 
 AHEAD_BYTES = 1024**3  # of decoded frames that wait for their turn
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """One read of `read_media`, before it is done."""
-
-    path: str
-    field: str
-    size: tuple[int, int] | None = None
-    max_frames: int | None = None
-    keep: Literal["first", "last"] = "first"
-
-    def read(self, room: int | None = None) -> Clip:
-        return read_media(
-            Path(self.path), self.field, size=self.size, max_frames=self.max_frames, keep=self.keep, room=room
-        )
-
-
-Take = Callable[[Wanted], Clip]
 
 
 @dataclass(eq=False, slots=True)
 class _Held:
     job: EngineJob  # kept alive: its identity is the key
-    found: dict[Wanted, Clip | SampleError]
+    found: dict[Wanted, Media | SampleError]
 
 
 class Ahead:
@@ -55,34 +35,40 @@ class Ahead:
         self.used_bytes = 0
 
     def load(self, job: EngineJob, wanted: Iterable[Wanted]) -> None:
-        """Read what the job will want. Never raises for the sample's sake."""
+        """Read what the job will want, until it is dropped. Never raises for the sample's sake."""
         with self._lock:
             held = self._held.setdefault(id(job), _Held(job, {}))
+
+        def dropped() -> bool:
+            return self._held.get(id(job)) is not held
+
         for one in wanted:
-            found: Clip | SampleError
+            found: Media | SampleError
             try:
-                found = one.read(room=self._max_bytes - self.used_bytes)
+                found = one.read(self._max_bytes - self.used_bytes, dropped)
             except NoRoom:
                 return
             except SampleError as error:
-                found = error  # a verdict on the file: it needs no second look
+                if error.sample_code is not SampleCode.INPUT_INVALID:
+                    continue  # no verdict on the file
+                found = error
             with self._lock:
                 if self._held.get(id(job)) is not held:
                     return  # dropped meanwhile
                 held.found[one] = found
                 self.used_bytes += _size(found)
 
-    def taker(self, job: EngineJob) -> Take:
-        """How the job's turn gets its media: from here, once, else from the file."""
+    def taker(self, job: EngineJob, cancelled: Callable[[], bool] = lambda: False) -> Take:
+        """How the job's turn gets its media: from here, once, else from the file until it is `cancelled`."""
 
-        def take(one: Wanted) -> Clip:
+        def take(one: Wanted) -> Media:
             with self._lock:
                 held = self._held.get(id(job))
                 found = held.found.pop(one, None) if held else None
                 self.used_bytes -= _size(found)
             if isinstance(found, SampleError):
                 raise found
-            return one.read() if found is None else found
+            return one.read(cancelled=cancelled) if found is None else found
 
         return take
 
@@ -92,5 +78,5 @@ class Ahead:
             self.used_bytes -= sum(map(_size, self._held.pop(id(job)).found.values()))
 
 
-def _size(found: Clip | SampleError | None) -> int:
-    return found.frames.nbytes if isinstance(found, Clip) else 0
+def _size(found: Media | SampleError | None) -> int:
+    return found.frames.nbytes if isinstance(found, Media) else 0

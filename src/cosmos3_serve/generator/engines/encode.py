@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from cosmos3_serve.generator.engines.media import Frames
+from cosmos3_serve.generator.engines.inputs import Frames
 
 # x264's output depends on its number of threads; a fixed one gives the same bytes on machines of any size.
 _THREADS = "4"

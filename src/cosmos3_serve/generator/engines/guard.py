@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from cosmos3_serve.generator.engines.media import Frames
+from cosmos3_serve.generator.engines.inputs import Frames
 from cosmos3_serve.generator.guardrails.record import CheckRecord, guard_record
 from cosmos3_serve.weights.guardrail_assets import GuardrailFiles
 

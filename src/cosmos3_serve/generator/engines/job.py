@@ -80,7 +80,8 @@ class EngineResult(_Record):
     """What became of one sample: `outputs` (SampleOutputs of framework.md 7) or `error`, never both, never neither.
 
     Files in `outputs` are relative to the engine's output root. `phases` holds seconds by phase name; `guardrails` the
-    record of which checks ran and what they decided; `compute` what the bytes depend on, None without outputs.
+    record of which checks ran and what they decided; `compute` what the bytes depend on, None without outputs; `media`
+    what was read of the sample's files, by field.
     """
 
     name: str
@@ -88,6 +89,7 @@ class EngineResult(_Record):
     error: EngineError | None = None
     wave: WaveRecord = Field(default_factory=WaveRecord)
     compute: SampleCompute | None = None
+    media: dict[str, dict[str, Any]] = Field(default_factory=dict)
     phases: dict[str, float] = Field(default_factory=dict)
     guardrails: dict[str, Any] = Field(default_factory=dict)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cosmos3_serve.errors import GuardrailsUnavailable
-from cosmos3_serve.generator.engines.media import Frames
+from cosmos3_serve.generator.engines.inputs import Frames
 from cosmos3_serve.generator.guardrails.packages import load_face_filter
 from cosmos3_serve.generator.guardrails.record import CheckRecord
 from cosmos3_serve.weights.guardrail_assets import OPT_OUT, GuardrailFiles

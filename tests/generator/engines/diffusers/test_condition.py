@@ -1,6 +1,5 @@
 """What a sample's media fix: frames, canvases, embodiments; and every contradiction refused by field."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.engines.actions import DOMAIN_IDS
 from cosmos3_serve.generator.engines.diffusers.condition import _fit
-from cosmos3_serve.generator.engines.media import read_media
+from cosmos3_serve.generator.engines.inputs import Wanted
 
 ACTION = {"domain_name": "bridge_orig_lerobot", "action_chunk_size": 4, "prompt": "x"}
 
@@ -45,7 +44,7 @@ def test_named_latent_frames_are_fixed_and_the_rest_is_noise(conditioner, root, 
     with torch.inference_mode():
         start = conditioner.vision(clip, 1)
         free = conditioner.vision(sample(root, prompt="x", model_mode="text2video", num_frames=9), 1)
-        pixels = read_media(Path(files["clip.mp4"]), "x", size=(320, 192), max_frames=4 * max(indexes) + 1)
+        pixels = Wanted(files["clip.mp4"], "x", size=(320, 192), max_frames=4 * max(indexes) + 1).read()
         encoded = conditioner.encode(pixels.frames, 9)
     assert [i for i in range(3) if not start.noisy[i]] == sorted(set(indexes))
     assert torch.equal(start.latents[:, :, ~start.noisy], encoded[:, :, ~start.noisy])

@@ -17,8 +17,8 @@ from support.tiny import tiny_checkpoint
 from cosmos3_serve.errors import CheckpointUnavailable, GuardrailsUnavailable, SampleCode, StartRefused
 from cosmos3_serve.generator.engines.diffusers.engine import DiffusersEngine
 from cosmos3_serve.generator.engines.diffusers.loader import load_components, pick_device
+from cosmos3_serve.generator.engines.inputs import Wanted
 from cosmos3_serve.generator.engines.job import EngineJob
-from cosmos3_serve.generator.engines.media import read_media
 from cosmos3_serve.generator.guardrails.record import CheckRecord
 from cosmos3_serve.weights.checkpoint import Checkpoint
 
@@ -178,7 +178,7 @@ def test_each_hint_gives_its_control_back(engine, root, files, small_canvas, hin
     assert result.outputs is not None, result.error
     assert result.outputs["outputs"][0]["files"] == [f"r/t-{hint}/vision.mp4", f"r/t-{hint}/control_{hint}.mp4"]
     control, _ = frames_of(root / f"r/t-{hint}/control_{hint}.mp4")
-    given = read_media(Path(files[f"{hint}.mp4"]), "x", size=(160, 96)).frames
+    given = Wanted(files[f"{hint}.mp4"], "x", size=(160, 96)).read().frames
     assert np.abs(control.astype(int) - given[:frames]).mean() < 6
     assert len(frames_of(root / f"r/t-{hint}/vision.mp4")[0]) == frames
 

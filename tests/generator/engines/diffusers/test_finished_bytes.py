@@ -16,7 +16,7 @@ import pytest
 from support.engine import fingerprint, generate, latents, make_engine, make_job
 from support.modes import MODES, PROMPTS, case, same
 
-from cosmos3_serve.generator.engines import ahead
+from cosmos3_serve.generator.engines import inputs
 from cosmos3_serve.generator.engines.diffusers.codec import Codec
 
 
@@ -88,7 +88,7 @@ def test_media_decoded_before_the_turn_change_no_byte_and_are_not_decoded_in_it(
         raise AssertionError("decoded on the thread that denoises")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ahead, "read_media", refuse)
+        patch.setattr(inputs.MediaReader, "read", refuse)
         generate(engine, early)
     engine.unload(early)
     assert fingerprint(early) == expected

@@ -5,7 +5,6 @@ float32 additions.
 """
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from support.vae import remember
 from cosmos3_serve.contract.prompt import negative_text, prompt_text
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.generator.engines.diffusers.schedule import flow_scheduler
-from cosmos3_serve.generator.engines.media import read_media
+from cosmos3_serve.generator.engines.inputs import Wanted
 
 TOLERANCE = 2e-5
 
@@ -72,7 +71,7 @@ def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 
 def pictures(path: str, count: int, size: tuple[int, int]) -> list[Image.Image]:
-    return [Image.fromarray(frame) for frame in read_media(Path(path), "vision_path", size=size).frames[:count]]
+    return [Image.fromarray(frame) for frame in Wanted(str(path), "vision_path", size=size).read().frames[:count]]
 
 
 def test_text2image(engine, root, pipeline):

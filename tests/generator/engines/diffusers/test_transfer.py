@@ -12,7 +12,7 @@ from support.media import frames, write_video
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.engines.diffusers.transfer import Transfer, reflect
-from cosmos3_serve.generator.engines.media import read_media
+from cosmos3_serve.generator.engines.inputs import Wanted
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,6 @@ def test_weights_become_shares(root, tools, clips):
         ({"num_frames": 1}, "num_frames"),
         ({"num_first_chunk_conditional_frames": 1}, "vision_path"),
         ({"show_input": True}, "vision_path"),
-        ({"edge": {"control_path": "missing"}}, "edge.control_path"),
     ],
 )
 def test_impossible_transfers_are_refused(root, tools, clips, changes, says):
@@ -141,10 +140,10 @@ def test_shown_columns(engine, root, clips, files, small_canvas):
     )  # fmt: skip
     [result] = generate(engine, job)
     assert result.outputs is not None, result.error
-    shown = read_media(root / "r/shown/vision.mp4", "x")
+    shown = Wanted(str(root / "r/shown/vision.mp4"), "x").read()
     assert shown.frames.shape == (5, 96, 3 * 160, 3) and shown.fps == 10.0
-    wide = read_media(Path(files["wide.mp4"]), "x", size=(160, 96)).frames[:5]
-    control = read_media(Path(clips[5]), "x", size=(160, 96)).frames
+    wide = Wanted(files["wide.mp4"], "x", size=(160, 96)).read().frames[:5]
+    control = Wanted(clips[5], "x", size=(160, 96)).read().frames
     assert np.abs(shown.frames[:, :, :160].astype(int) - wide).mean() < 8
     assert np.abs(shown.frames[:, :, 160:320].astype(int) - control).mean() < 8
 

@@ -18,11 +18,10 @@ from cosmos3_serve.contract.profile import DIFFUSERS_DOMAINS
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.engines.actions import DOMAIN_IDS, VIEW_POINTS, read_actions
-from cosmos3_serve.generator.engines.ahead import Take, Wanted
 from cosmos3_serve.generator.engines.diffusers.attend import Controls
 from cosmos3_serve.generator.engines.diffusers.codec import Codec, to_pixels
 from cosmos3_serve.generator.engines.diffusers.loader import Components
-from cosmos3_serve.generator.engines.media import Frames, invalid
+from cosmos3_serve.generator.engines.inputs import Frames, Take, Wanted, invalid
 
 MAX_SEED = 2**63 - 1
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -162,7 +163,8 @@ class DiffusersEngine:
         compute = compute_record(self._tools.parts.device, self._tools.parts.dtype)
         with self._lock, torch.inference_mode():
             replay = Replay(self._network, self._tools.codec.quiet) if self._replays else None
-            wave = Wave(self._network, self._prepare, self._packing, on_step, is_cancelled, replay, self._proven)
+            prepared = partial(self._prepare, is_cancelled)
+            wave = Wave(self._network, prepared, self._packing, on_step, is_cancelled, replay, self._proven)
             seats = wave.denoise(jobs)
         results: list[Denoised | FailedSample] = []
         for seat in seats:
@@ -200,9 +202,9 @@ class DiffusersEngine:
         if float((probe + 1).sum()) != 4.0:
             raise RuntimeError("the device computes wrong results")
 
-    def _prepare(self, job: EngineJob, prefixes: Prefixes) -> Run:
+    def _prepare(self, is_cancelled: IsCancelled, job: EngineJob, prefixes: Prefixes) -> Run:
         open_directory(job, self._root)
-        return prepare(job, self._tools, prefixes, self._ahead.taker(job))
+        return prepare(job, self._tools, prefixes, self._ahead.taker(job, partial(is_cancelled, job.key)))
 
     def _unexpected(self, error: Exception) -> SampleError:
         if is_out_of_memory(error):

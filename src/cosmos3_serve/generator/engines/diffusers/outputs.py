@@ -24,8 +24,8 @@ from cosmos3_serve.generator.engines.diffusers.codec import Codec, to_frames
 from cosmos3_serve.generator.engines.diffusers.run import Latents, check_finite, transfer_chunk
 from cosmos3_serve.generator.engines.encode import write_jpeg, write_mp4, write_text
 from cosmos3_serve.generator.engines.guard import MediaGuard
+from cosmos3_serve.generator.engines.inputs import Frames
 from cosmos3_serve.generator.engines.job import EngineError, EngineJob, EngineResult, WaveRecord
-from cosmos3_serve.generator.engines.media import Frames
 from cosmos3_serve.generator.guardrails.record import CheckRecord, guard_record
 
 log = logging.getLogger(__name__)
@@ -149,6 +149,7 @@ class Finisher:
             outputs=outputs,
             wave=done.wave,
             compute=done.compute,
+            media=done.latents.media,
             phases={**done.phases, **phases},
             guardrails=guard_record(self._guard.configured, checks),
         )

@@ -13,7 +13,6 @@ from cosmos3_serve.contract.modes import ModelMode
 from cosmos3_serve.contract.prompt import negative_text, prompt_text
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.errors import SampleCode, SampleError
-from cosmos3_serve.generator.engines.ahead import Take, Wanted
 from cosmos3_serve.generator.engines.diffusers.codec import Codec, to_frames
 from cosmos3_serve.generator.engines.diffusers.condition import Action, Conditioner, Start
 from cosmos3_serve.generator.engines.diffusers.denoising import Denoising, Prompts
@@ -21,8 +20,9 @@ from cosmos3_serve.generator.engines.diffusers.loader import Components
 from cosmos3_serve.generator.engines.diffusers.network import Network, Prefix
 from cosmos3_serve.generator.engines.diffusers.prompt import PromptEncoder, action_caption
 from cosmos3_serve.generator.engines.diffusers.transfer import Transfer, transfer_clips
+from cosmos3_serve.generator.engines.inputs import Frames, Take, Wanted, invalid
 from cosmos3_serve.generator.engines.job import EngineJob
-from cosmos3_serve.generator.engines.media import Frames, invalid
+from cosmos3_serve.media.read import Media
 
 SUPPORTED_MODES = (
     ModelMode.TEXT2IMAGE,
@@ -53,7 +53,10 @@ class Prefixes:
 
 @dataclass
 class Latents:
-    """What denoising leaves: latents [1, C, t, h, w] of the (last) pass, and what decoding needs beside them."""
+    """What denoising leaves: latents [1, C, t, h, w] of the (last) pass, and what decoding needs beside them.
+
+    `media`: what was read of the sample's files, by field (`MediaRecord.as_dict`).
+    """
 
     sample: ResolvedSample
     latents: torch.Tensor
@@ -61,6 +64,7 @@ class Latents:
     action_width: int
     transfer: Transfer | None
     chunks: list[Frames]
+    media: dict[str, dict[str, Any]]
 
 
 class Run:
@@ -68,8 +72,9 @@ class Run:
 
     def __init__(
         self, job: EngineJob, sample: ResolvedSample, tools: Tools, prompts: Prompts,
-        *, start: Start | None = None, transfer: Transfer | None = None,
+        *, start: Start | None = None, transfer: Transfer | None = None, media: dict[str, dict[str, Any]],
     ) -> None:  # fmt: skip
+        self.media = media
         self.job = job
         self.sample = sample
         self._tools = tools
@@ -115,6 +120,7 @@ class Run:
             action.width if action else 0,
             self._transfer,
             self._chunks,
+            self.media,
         )
 
     def _next_chunk(self) -> None:
@@ -181,15 +187,22 @@ def prepare(job: EngineJob, tools: Tools, prefixes: Prefixes, take: Take = Wante
     """
     sample = read_sample(job)
     assert sample.seed is not None
+    media: dict[str, dict[str, Any]] = {}
+
+    def noted(one: Wanted) -> Media:
+        found = take(one)
+        media[one.field] = found.record.as_dict()
+        return found
+
     if sample.modality == "transfer":
-        transfer = Transfer(sample, tools.parts, tools.codec, tools.conditioner, take)
+        transfer = Transfer(sample, tools.parts, tools.codec, tools.conditioner, noted)
         said = sample.model_copy(update={"fps": max(1, round(transfer.fps))})
         text = prompt_text(said, size=transfer.size, num_frames=transfer.chunk)
         negative = negative_text(said, size=transfer.size, num_frames=transfer.chunk)
         prompts = _prompts(sample, tools, prefixes, text, negative)
-        return Run(job, sample, tools, prompts, transfer=transfer)
+        return Run(job, sample, tools, prompts, transfer=transfer, media=media)
     if sample.modality == "action":
-        start, canvas = tools.conditioner.action(sample, sample.seed, take)
+        start, canvas = tools.conditioner.action(sample, sample.seed, noted)
         frames = sample.action_chunk_size + 1
         # Upstream leaves an empty caption empty instead of describing nothing.
         text = sample.prompt and action_caption(
@@ -198,8 +211,9 @@ def prepare(job: EngineJob, tools: Tools, prefixes: Prefixes, take: Take = Wante
         negative = negative_text(sample, size=canvas, num_frames=frames)
     else:
         text, negative = prompt_text(sample), negative_text(sample)
-        start = tools.conditioner.vision(sample, sample.seed, take)
-    return Run(job, sample, tools, _prompts(sample, tools, prefixes, text, negative), start=start)
+        start = tools.conditioner.vision(sample, sample.seed, noted)
+    prompts = _prompts(sample, tools, prefixes, text, negative)
+    return Run(job, sample, tools, prompts, start=start, media=media)
 
 
 def read_sample(job: EngineJob) -> ResolvedSample:

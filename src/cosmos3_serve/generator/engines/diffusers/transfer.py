@@ -13,12 +13,11 @@ import torch
 
 from cosmos3_serve.contract.media import round_frames
 from cosmos3_serve.contract.resolved import ResolvedSample
-from cosmos3_serve.generator.engines.ahead import Take, Wanted
 from cosmos3_serve.generator.engines.diffusers.attend import Controls
 from cosmos3_serve.generator.engines.diffusers.codec import Codec, to_pixels
 from cosmos3_serve.generator.engines.diffusers.condition import Conditioner, Start
 from cosmos3_serve.generator.engines.diffusers.loader import Components
-from cosmos3_serve.generator.engines.media import Frames, invalid
+from cosmos3_serve.generator.engines.inputs import Frames, Take, Wanted, invalid
 
 
 class Transfer:

@@ -1,7 +1,8 @@
-"""Conditioning media: upright, cropped, bounded, and every kind of garbage refused by field."""
+"""Reading: upright, cropped, bounded, complete, and every kind of garbage refused with its reason."""
 
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -10,18 +11,23 @@ import pytest
 from PIL import Image
 from support.media import frames, picture, write_video
 
-from cosmos3_serve.errors import SampleCode, SampleError
-from cosmos3_serve.generator.engines import media
-from cosmos3_serve.generator.engines.media import cover, read_image, read_media
+from cosmos3_serve.media import read as module
+from cosmos3_serve.media.limits import ReadLimits
+from cosmos3_serve.media.read import Media, NoRoom, Want, cover, read_media
+from cosmos3_serve.media.refusal import Refused
+
+LIMITS = ReadLimits()
 
 
-def refused(path: Path, **options) -> str:
-    with pytest.raises(SampleError) as caught:
-        read_media(path, "vision_path", **options)
-    assert caught.value.sample_code is SampleCode.INPUT_INVALID
-    assert caught.value.detail.startswith("vision_path: ")
-    assert str(path) not in caught.value.detail
-    return caught.value.detail
+def read(path: Path, limits: ReadLimits = LIMITS, **want) -> Media:
+    return read_media(path, Want(**want), limits)
+
+
+def refused(path: Path, limits: ReadLimits = LIMITS, **want) -> Refused:
+    with pytest.raises(Refused) as caught:
+        read(path, limits, **want)
+    assert caught.value.remedy and str(path) not in caught.value.message + caught.value.remedy
+    return caught.value
 
 
 # ---- images ---------------------------------------------------------------------------------------------------------
@@ -30,7 +36,7 @@ def refused(path: Path, **options) -> str:
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".jpeg", ".webp", ".PNG"])
 def test_still_image_is_a_clip_of_one_frame(tmp_path, suffix):
     Image.fromarray(picture(64, 48)).save(tmp_path / f"a{suffix}")
-    clip = read_media(tmp_path / f"a{suffix}", "vision_path")
+    clip = read(tmp_path / f"a{suffix}")
     assert clip.frames.shape == (1, 48, 64, 3) and clip.frames.dtype == np.uint8
     assert clip.fps == 1.0
 
@@ -39,7 +45,7 @@ def test_exif_rotation_is_applied(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # stored lying on its side
     Image.fromarray(picture(64, 32)).save(tmp_path / "a.jpg", exif=exif, quality=95)
-    assert read_image(tmp_path / "a.jpg", "x").size == (32, 64)
+    assert read(tmp_path / "a.jpg").frames.shape == (1, 64, 32, 3)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "I;16", "1"])
@@ -47,23 +53,24 @@ def test_every_colour_mode_becomes_rgb(tmp_path, mode):
     array = np.zeros((8, 8), np.uint16)
     image = Image.fromarray(array) if mode == "I;16" else Image.new(mode, (8, 8))
     image.save(tmp_path / "a.png")
-    assert read_image(tmp_path / "a.png", "x").mode == "RGB"
+    assert read(tmp_path / "a.png").frames.shape == (1, 8, 8, 3)
 
 
 def test_cover_crops_the_centre_without_distortion():
-    image = Image.fromarray(picture(400, 200))
-    covered = cover(image, 100, 100, "x")
-    assert covered.size == (100, 100)
-    direct = image.resize((200, 100), Image.Resampling.BILINEAR).crop((50, 0, 150, 100))
-    assert np.array_equal(np.asarray(covered), np.asarray(direct))
-    assert cover(image, 400, 200, "x") is image
-    assert cover(Image.fromarray(picture(33, 57)), 320, 192, "x").size == (320, 192)
+    image = picture(400, 200)
+    covered = cover(image, (100, 100))
+    assert covered.shape == (100, 100, 3)
+    direct = Image.fromarray(image).resize((200, 100), Image.Resampling.BILINEAR).crop((50, 0, 150, 100))
+    assert np.array_equal(covered, np.asarray(direct))
+    assert cover(image, (400, 200)) is image and cover(image, None) is image
+    assert cover(picture(33, 57), (320, 192)).shape == (192, 320, 3)
 
 
 def test_extreme_aspect_ratio_is_refused(tmp_path):
     Image.new("RGB", (40000, 1)).save(tmp_path / "a.png")
-    with pytest.raises(SampleError, match=r"^x: .* too extreme"):
-        read_media(tmp_path / "a.png", "x", size=(1280, 720))
+    assert refused(tmp_path / "a.png").code == "media_aspect_extreme"
+    Image.new("RGB", (19000, 100)).save(tmp_path / "b.png")
+    assert refused(tmp_path / "b.png", size=(1280, 720)).code == "media_aspect_extreme"
 
 
 def png_header(width: int, height: int) -> bytes:
@@ -76,31 +83,31 @@ def png_header(width: int, height: int) -> bytes:
 
 def test_decompression_bomb_is_refused_by_its_header(tmp_path):
     (tmp_path / "a.png").write_bytes(png_header(60000, 60000))
-    assert "megapixels" in refused(tmp_path / "a.png")
+    assert refused(tmp_path / "a.png").code == "media_too_many_pixels"
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"<svg/>", b"GIF89a" + b"\0" * 50, png_header(16, 16)])
 def test_garbage_is_no_image(tmp_path, content):
     (tmp_path / "a.png").write_bytes(content)
-    refused(tmp_path / "a.png")
+    refused(tmp_path / "a.png", kind="image")
 
 
 def test_cut_image_is_refused(tmp_path):
     Image.fromarray(picture(64, 48)).save(tmp_path / "a.png")
     whole = (tmp_path / "a.png").read_bytes()
     (tmp_path / "a.png").write_bytes(whole[: len(whole) // 2])
-    assert "damaged" in refused(tmp_path / "a.png")
+    assert refused(tmp_path / "a.png").code == "media_truncated"
 
 
 def test_a_format_that_nobody_asked_for_is_refused_whatever_its_name(tmp_path):
-    Image.fromarray(picture(16, 16)).save(tmp_path / "a.gif")
-    (tmp_path / "a.gif").rename(tmp_path / "a.png")
-    assert "PNG, JPEG or WebP" in refused(tmp_path / "a.png")
+    Image.fromarray(picture(16, 16)).save(tmp_path / "a.bmp")
+    (tmp_path / "a.bmp").rename(tmp_path / "a.png")
+    assert refused(tmp_path / "a.png", kind="image").code == "media_type_unsupported"
 
 
-def test_missing_file_is_refused(tmp_path):
-    refused(tmp_path / "no.png")
-    refused(tmp_path / "no.mp4")
+def test_a_missing_file_is_no_verdict(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "no.png")
 
 
 # ---- clips ----------------------------------------------------------------------------------------------------------
@@ -112,22 +119,22 @@ def clip(tmp_path_factory) -> Path:
 
 
 def test_whole_clip(clip):
-    read = read_media(clip, "x")
-    assert read.frames.shape == (12, 96, 128, 3)
-    assert read.fps == 10.0
-    assert np.abs(read.frames[3].astype(int) - picture(128, 96, 3)).mean() < 12
+    whole = read(clip)
+    assert whole.frames.shape == (12, 96, 128, 3)
+    assert whole.fps == 10.0 and whole.times_s == pytest.approx([n / 10 for n in range(12)])
+    assert np.abs(whole.frames[3].astype(int) - picture(128, 96, 3)).mean() < 12
 
 
 @pytest.mark.parametrize("keep, first", [("first", 0), ("last", 8)])
 def test_either_end_of_a_clip(clip, keep, first):
-    whole = read_media(clip, "x").frames
-    part = read_media(clip, "x", max_frames=4, keep=keep).frames
+    whole = read(clip).frames
+    part = read(clip, max_frames=4, keep=keep).frames
     assert np.array_equal(part, whole[first : first + 4])
-    assert len(read_media(clip, "x", max_frames=99, keep=keep).frames) == 12
+    assert len(read(clip, max_frames=99, keep=keep).frames) == 12
 
 
 def test_clip_is_resized_frame_by_frame(clip):
-    assert read_media(clip, "x", size=(32, 48)).frames.shape == (12, 48, 32, 3)
+    assert read(clip, size=(32, 48)).frames.shape == (12, 48, 32, 3)
 
 
 def test_display_matrix_is_applied(tmp_path):
@@ -138,13 +145,13 @@ def test_display_matrix_is_applied(tmp_path):
         for i in range(3):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture(64, 32, i), format="rgb24")))
         container.mux(stream.encode())
-    flat = read_media(path, "x").frames
+    flat = read(path).frames
     content = bytearray(path.read_bytes())
     at = content.index(b"tkhd") + 4 + 4 + 4 * 5 + 8 + 8  # behind version, times, ids, reserved, layer and volume
     one = 1 << 16
     content[at : at + 36] = struct.pack(">9i", 0, one, 0, -one, 0, 0, 0, 0, 1 << 30)  # a quarter turn clockwise
     path.write_bytes(bytes(content))
-    turned = read_media(path, "x").frames
+    turned = read(path).frames
     assert turned.shape == (3, 64, 32, 3)
     assert np.array_equal(turned[0], np.rot90(flat[0], -1))
 
@@ -154,7 +161,7 @@ def test_display_matrix_is_applied(tmp_path):
 )
 def test_garbage_is_no_clip(tmp_path, content):
     (tmp_path / "a.mp4").write_bytes(content)
-    refused(tmp_path / "a.mp4")
+    refused(tmp_path / "a.mp4", kind="video")
 
 
 def test_cut_clip_is_refused(tmp_path, clip):
@@ -170,21 +177,37 @@ def test_sound_only_is_refused(tmp_path):
         frame.sample_rate = 8000
         container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    assert "no video stream" in refused(tmp_path / "a.mp4")
+    assert refused(tmp_path / "a.mp4").code == "media_no_video"
 
 
-def test_too_many_frames(clip, monkeypatch):
-    monkeypatch.setattr(media, "MAX_DECODED_FRAMES", 5)
-    assert "more than 5 frames" in refused(clip, max_frames=2, keep="last")
-    assert len(read_media(clip, "x", max_frames=5).frames) == 5
+def test_too_many_frames(clip):
+    few = replace(LIMITS, max_frames=5)
+    assert refused(clip, few, max_frames=2, keep="last").code == "media_too_long"
+    assert refused(clip, few, max_frames=5).code == "media_too_long", "the rest is decoded to know that it is there"
 
 
-def test_too_many_bytes(clip, monkeypatch):
-    monkeypatch.setattr(media, "MAX_CLIP_BYTES", 4 * 128 * 96 * 3)
-    assert "shorter clip" in refused(clip)
-    assert len(read_media(clip, "x", max_frames=4, keep="last").frames) == 4  # dropped frames take no room
+def test_too_many_bytes(clip):
+    four = replace(LIMITS, max_kept_bytes=4 * 128 * 96 * 3)
+    assert refused(clip, four).code == "media_too_large"
+    assert len(read(clip, four, max_frames=4, keep="last").frames) == 4  # dropped frames take no room
+    with pytest.raises(NoRoom):
+        read(clip, max_frames=4, room=4 * 128 * 96 * 3 - 1)
 
 
-def test_too_many_pixels(clip, monkeypatch):
-    monkeypatch.setattr(media, "MAX_PIXELS", 64 * 64)
-    assert "megapixels" in refused(clip)
+def test_too_many_pixels(clip):
+    assert refused(clip, replace(LIMITS, max_frame_pixels=64 * 64)).code == "media_too_many_pixels"
+    assert refused(clip, replace(LIMITS, max_video_pixels=5 * 128 * 96)).code == "media_too_many_pixels"
+
+
+def test_a_clip_cut_anywhere_behind_its_index_is_refused_also_for_its_first_frames(tmp_path):
+    whole = write_video(tmp_path / "whole.mp4", frames(12, 64, 48), fps=10, output_params=["-movflags", "+faststart"])
+    data = whole.read_bytes()
+    for end in range(data.index(b"mdat") + 4, len(data), 97):
+        (tmp_path / "cut.mp4").write_bytes(data[:end])
+        assert refused(tmp_path / "cut.mp4", max_frames=1).code == "media_truncated"
+
+
+def test_the_last_frames_are_the_same_raw_or_converted_as_they_come(clip, monkeypatch):
+    expected = read(clip, max_frames=3, keep="last").frames
+    monkeypatch.setattr(module, "HELD_RAW_BYTES", 0)
+    assert np.array_equal(read(clip, max_frames=3, keep="last").frames, expected)
