@@ -17,10 +17,10 @@ import pytest
 from aiohttp import web
 from measure.result import InvalidRun
 
+from cosmos3_serve.media.limits import ReadLimits
 from cosmos3_serve.media.sniff import sniff
+from cosmos3_serve.media.video import read_video
 from cosmos3_serve.reasoner.engine.model_shape import ModelShape, read_shape
-from cosmos3_serve.reasoner.media.examine import examine_video
-from cosmos3_serve.reasoner.media.limits import MediaLimits
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "h200"))
 
@@ -77,7 +77,7 @@ def test_another_clip_is_the_same_film_with_another_hash(tmp_path: Path) -> None
     for number, data in enumerate((clip, others[0])):
         path = tmp_path / f"{number}.mp4"
         path.write_bytes(data)
-        said = examine_video(path, sniff(data[:4096]), MediaLimits())
+        said = read_video(path, sniff(data[:4096]), ReadLimits())
         facts.append({name: getattr(said, name) for name in ("frames", "width", "height") if hasattr(said, name)})
     assert facts[0] == facts[1] and facts[0]
 

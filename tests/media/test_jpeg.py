@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from cosmos3_serve.media.jpeg import jpeg_sizes
+from cosmos3_serve.media.limits import ReadLimits
 from cosmos3_serve.media.refusal import Refused
 from cosmos3_serve.media.sniff import sniff
-from cosmos3_serve.reasoner.media.examine import examine_video
-from cosmos3_serve.reasoner.media.limits import MediaLimits
+from cosmos3_serve.media.video import read_video
 
 
 def jpeg(width: int, height: int, **more: object) -> bytes:
@@ -45,11 +45,11 @@ def test_no_frame_may_be_larger_than_the_limit_wherever_it_stands(
             packet.time_base, packet.duration, packet.stream = Fraction(1, 10), 1, stream
             packet.is_keyframe = True
             out.mux(packet)
-    limits = MediaLimits(max_frame_pixels=100_000, full_decode_pixels=full)
+    limits = ReadLimits(max_frame_pixels=100_000, full_decode_pixels=full)
     sniffed = sniff(path.read_bytes()[:4096])
     if not large:
-        assert examine_video(path, sniffed, limits).stored == 20
+        assert read_video(path, sniffed, limits).stored == 20
         return
     with pytest.raises(Refused) as refused:
-        examine_video(path, sniffed, limits)
+        read_video(path, sniffed, limits)
     assert refused.value.as_error("file").stable_code == "media_too_many_pixels"

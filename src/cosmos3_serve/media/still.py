@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,28 @@ _TURNS = {2: (0, True), 3: (180, False), 4: (180, True), 5: (90, True), 6: (270,
 _SIXTEEN = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 
 
+GREY_SCALED = "16 bits of grey scaled to 8"
+PROFILE_CONVERTED = "converted from its colour profile to sRGB"
+Draw = Callable[[Any], Pixels]
+
+
 def read_still(path: Path, sniffed: Sniffed, limits: ReadLimits) -> tuple[Pixels, MediaRecord]:
     """The picture, uint8 [H, W, 3], and what was done to it.
 
     Raises:
         Refused: 413 or 422.
     """
+    rgb, record = _open(path, sniffed, limits, draw=True)
+    assert rgb is not None
+    return rgb, record
+
+
+def examine_still(path: Path, sniffed: Sniffed, limits: ReadLimits) -> MediaRecord:
+    """What `read_still` would do; the picture is decoded, so that damage is found, and not converted. Raises as it."""
+    return _open(path, sniffed, limits, draw=False)[1]
+
+
+def _open(path: Path, sniffed: Sniffed, limits: ReadLimits, *, draw: bool) -> tuple[Pixels | None, MediaRecord]:
     from PIL import Image, UnidentifiedImageError
 
     Image.MAX_IMAGE_PIXELS = None  # ours is checked first, with our words
@@ -44,7 +59,7 @@ def read_still(path: Path, sniffed: Sniffed, limits: ReadLimits) -> tuple[Pixels
     try:
         with Image.open(path, formats=[sniffed.name, "mpo"] if sniffed.name == "jpeg" else [sniffed.name]) as image:
             _check_size(image.width, image.height, limits)
-            return _read(path, image, sniffed)
+            return _read(path, image, sniffed, draw)
     except Refused:
         raise
     except UnidentifiedImageError:
@@ -71,7 +86,7 @@ def _check_size(width: int, height: int, limits: ReadLimits) -> None:
         raise broken("media_aspect_extreme", f"{width}x{height} pixels are too long a strip", CROPPED)
 
 
-def _read(path: Path, image: Any, sniffed: Sniffed) -> tuple[Pixels, MediaRecord]:
+def _read(path: Path, image: Any, sniffed: Sniffed, draw: bool) -> tuple[Pixels | None, MediaRecord]:
     conversions: list[str] = []
     notes: list[str] = []
     turn, mirrored = _TURNS.get(_orientation(image), (0, False))
@@ -80,21 +95,20 @@ def _read(path: Path, image: Any, sniffed: Sniffed) -> tuple[Pixels, MediaRecord
         notes.append("of several pictures the first was read")
     image.load()
     alpha = image.has_transparency_data
-    rgb = _pixels(image, profile, conversions, notes)
+    drawn = _drawing(image, profile, conversions, notes)
     if mirrored:
-        rgb = np.fliplr(rgb)
         conversions.append("mirrored")
     if turn:
-        rgb = np.rot90(rgb, turn // 90)
         conversions.append(f"turned by {turn} degrees")
+    width, height = stored[::-1] if turn % 180 else stored
     record = MediaRecord(
         kind="image",
         mime=sniffed.mime,
         container=sniffed.name,
         codec=sniffed.name,
         size=path.stat().st_size,
-        width=int(rgb.shape[1]),
-        height=int(rgb.shape[0]),
+        width=width,
+        height=height,
         stored_width=stored[0],
         stored_height=stored[1],
         pixel_format=mode,
@@ -104,71 +118,65 @@ def _read(path: Path, image: Any, sniffed: Sniffed) -> tuple[Pixels, MediaRecord
         transfer="iec61966-2-1" if not profile else "unspecified",
         rotation=turn,
         mirrored=mirrored,
-        sample_aspect=_aspect(Fraction(1)),
         alpha=bool(alpha),
         conversions=tuple(conversions),
         notes=tuple(notes),
     )
-    return np.ascontiguousarray(rgb), record
+    if not draw:
+        return None, record
+    rgb = drawn(image)
+    rgb = np.fliplr(rgb) if mirrored else rgb
+    return np.ascontiguousarray(np.rot90(rgb, turn // 90)), record
 
 
-def _aspect(value: Fraction) -> str:
-    return f"{value.numerator}:{value.denominator}"
-
-
-def _pixels(image: Any, profile: bytes | None, conversions: list[str], notes: list[str]) -> Pixels:
+def _drawing(image: Any, profile: bytes | None, conversions: list[str], notes: list[str]) -> Draw:
+    """How the loaded picture becomes sRGB, and what to call that."""
     if image.mode in _SIXTEEN:
-        conversions.append("16 bits of grey scaled to 8")
-        grey = (np.clip(np.asarray(image).astype(np.int64), 0, 65535) >> 8).astype(np.uint8)
-        spread: Pixels = np.repeat(grey[..., None], 3, axis=2)
-        return spread
-    convert = _to_srgb(profile, notes) if profile else None
+        conversions.append(GREY_SCALED)
+        return _scaled
+    convert = _to_srgb(image, profile, notes) if profile else None
+    if convert is not None:
+        conversions.append(PROFILE_CONVERTED)
+    elif image.mode == "CMYK":
+        conversions.append("CMYK converted without a profile")
     if image.has_transparency_data:
         conversions.append("transparency shown on white")
-        rgba = image.convert("RGBA")
-        colours = rgba.convert("RGB")
-        if convert and image.mode not in ("LA", "La"):
-            colours = _converted(colours, convert, conversions, notes)
-        return on_white(np.dstack([np.asarray(colours), np.asarray(rgba)[..., 3]]))
-    if convert and image.mode in ("RGB", "CMYK", "P"):
-        plain = image.convert("RGB") if image.mode == "P" else image
-        converted: Pixels = np.asarray(_converted(plain, convert, conversions, notes), dtype=np.uint8)
-        return converted
-    if image.mode == "CMYK":
-        conversions.append("CMYK converted without a profile")
-    shown: Pixels = np.asarray(image.convert("RGB"), dtype=np.uint8)
-    return shown
+        return lambda loaded: _on_white(loaded, convert)
+    return lambda loaded: np.asarray((convert or _plain)(loaded), dtype=np.uint8)
 
 
-Convert = Callable[[Any], Any]
+def _plain(image: Any) -> Any:
+    return image.convert("RGB")
 
 
-def _to_srgb(profile: bytes, notes: list[str]) -> Convert | None:
-    """None: the profile is sRGB already, or none that LittleCMS reads, as browsers have it."""
+def _scaled(image: Any) -> Pixels:
+    grey: Pixels = (np.clip(np.asarray(image).astype(np.int64), 0, 65535) >> 8).astype(np.uint8)
+    spread: Pixels = np.repeat(grey[..., None], 3, axis=2)
+    return spread
+
+
+def _on_white(image: Any, convert: Callable[[Any], Any] | None) -> Pixels:
+    rgba = image.convert("RGBA")
+    colours = rgba.convert("RGB")
+    return on_white(np.dstack([np.asarray(convert(colours) if convert else colours), np.asarray(rgba)[..., 3]]))
+
+
+def _to_srgb(image: Any, profile: bytes, notes: list[str]) -> Callable[[Any], Any] | None:
+    """None: the profile is sRGB already, or none that fits the picture, which viewers ignore too."""
     from PIL import ImageCms
 
+    mode = "RGB" if image.mode in ("P", "PA", "RGBA", "RGBX") else image.mode
+    if mode not in ("RGB", "CMYK"):
+        return None  # of grey only the tone curve could differ
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        name = ImageCms.getProfileDescription(source).strip()
-        if "srgb" in name.lower():
+        if "srgb" in ImageCms.getProfileDescription(source).lower():
             return None
+        transform = ImageCms.buildTransform(source, ImageCms.createProfile("sRGB"), mode, "RGB")
     except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
-        notes.append("an unreadable colour profile was ignored")
+        notes.append("a colour profile that cannot be used was ignored")
         return None
-    target = ImageCms.createProfile("sRGB")
-    return lambda image: ImageCms.profileToProfile(image, source, target, outputMode="RGB")
-
-
-def _converted(image: Any, convert: Convert, conversions: list[str], notes: list[str]) -> Any:
-    from PIL import ImageCms
-
-    try:
-        shown = convert(image)
-    except (ImageCms.PyCMSError, OSError, ValueError):  # a profile for another kind of picture
-        notes.append("a colour profile that does not fit the picture was ignored")
-        return image.convert("RGB")
-    conversions.append("converted from its colour profile to sRGB")
-    return shown
+    return lambda loaded: ImageCms.applyTransform(loaded if loaded.mode == mode else loaded.convert(mode), transform)
 
 
 def _orientation(image: Any) -> int:

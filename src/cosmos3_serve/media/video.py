@@ -9,6 +9,7 @@ Runs in the process that reads media: files are hostile.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ from cosmos3_serve.media.tracks import Track, choose_track
 FEWER_FRAMES = "ffmpeg -i INPUT -r 10 OUTPUT.mp4"
 SMALLER = "ffmpeg -i INPUT -vf scale=1280:-2 OUTPUT.mp4"
 SAME_SIZE = "ffmpeg -i INPUT -vf scale=1280:720,setsar=1 -c:v libx264 -pix_fmt yuv420p OUTPUT.mp4"
+RECOUNT = (
+    "ffmpeg -i INPUT -map 0:v:0 -c copy OUTPUT.mkv && ffmpeg -i OUTPUT.mkv -c copy -movflags +faststart OUTPUT.mp4"
+)
 _STRICT = {"err_detect": "explode"}
 _HEAD_FRAMES = 2
 Sink = Callable[[Any, "VideoFacts"], None]
@@ -162,17 +166,20 @@ class _Pass:
         facts, full = self._facts, self._limits.full_decode_pixels
         if full is not None and self._expected() * self._pixels > full:
             facts.whole = False
-        packets = 0
-        try:
-            for packet in self._container.demux():
-                packets += 1
-                if packets > self._limits.max_packets:
-                    raise too_large(
-                        "media_too_long", f"the file holds more than {self._limits.max_packets} packets", FEWER_FRAMES
-                    )
-                self._take(packet)
-        except av.FFmpegError as error:
-            self._error = self._error or error
+        packets = self._container.demux()
+        for number in itertools.count(1):
+            try:
+                packet = next(packets, None)
+            except av.FFmpegError as error:
+                self._error = self._error or error
+                break
+            if packet is None:
+                break
+            if number > self._limits.max_packets:
+                raise too_large(
+                    "media_too_long", f"the file holds more than {self._limits.max_packets} packets", FEWER_FRAMES
+                )
+            self._take(packet)
         if facts.decoded == 0:
             raise self._undecodable()
         if facts.whole and self._error is not None:
@@ -298,7 +305,9 @@ class _Pass:
 def _check_complete(facts: VideoFacts) -> None:
     declared = facts.header_frames
     if declared is not None and facts.stored < declared:
-        raise missing(f"{facts.stored} of {declared} frames are there")
+        raise broken(
+            "media_frame_count_wrong", f"the header counts {declared} frames, the file holds {facts.stored}", RECOUNT
+        )
     if facts.flagged and facts.container != "mpegts":
         raise missing(f"after {facts.last_end_s:.1f} s")
     total = facts.header_duration_s or 0.0

@@ -118,13 +118,12 @@ async def test_a_cancelled_probe_leaves_no_process(tmp_path: Path) -> None:
         assert int((await ask(found, tmp_path, "fine")).info.codec) != pid
 
 
-async def test_our_own_faults_are_not_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_our_own_faults_are_not_the_files(tmp_path: Path) -> None:
     async with prober(probe_workers=1) as found:
         with pytest.raises(ServiceFailure) as caught:
             await ask(found, tmp_path, "fault")
         assert caught.value.stable_code == "probe_failed"
-    monkeypatch.setenv("BAD_WORKER", "stillborn")
-    async with prober() as found:
+    async with prober("support.no_such_worker") as found:
         with pytest.raises(ServiceFailure, match="ends at once"):
             await ask(found, tmp_path, "fine")
 

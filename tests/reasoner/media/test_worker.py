@@ -1,9 +1,13 @@
 """Every kind of file gets the right answer or the right refusal. In this process, over the worker's own function."""
 
+import errno
+import io
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -162,8 +166,16 @@ def test_sound_beside_the_picture_is_fine_and_alone_is_not(tmp_path: Path) -> No
     assert "sound" in reason["message"]
 
 
-@pytest.mark.parametrize("count", [500, 18, 23])
-def test_a_header_that_counts_wrongly_is_refused_with_both_numbers(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize(("count", "copied"), [(18, True), (23, False)])
+def test_a_header_that_counts_too_few_frames_is_contradicted(tmp_path: Path, count: int, copied: bool) -> None:
+    """Replicas believe it: more than one frame too few costs a copy."""
+    found = passed(tmp_path, clips.recounted(clips.clip(), count))
+    assert found["info"]["frames"] == 24 and str(count) in found["info"]["record"]["notes"][0]
+    assert (found["served"] is not None) == copied
+
+
+def test_a_header_that_counts_too_many_frames_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    count = 500
     reason = refused(tmp_path, clips.recounted(clips.clip(), count))
     assert (reason["status"], reason["code"]) == (422, "media_frame_count_wrong")
     assert str(count) in reason["message"]
@@ -280,3 +292,63 @@ def test_an_animation_is_an_image_or_a_clip(tmp_path: Path) -> None:
     data = clips.picture("GIF", frames=6)
     assert passed(tmp_path, data, "image")["info"]["frames"] == 1
     assert passed(tmp_path, data, "video")["info"]["frames"] >= 2
+
+
+# ---- what a plain decoder shows wrongly ----------------------------------------------------------------------------
+
+
+def painted(folder: Path, name: str, *, frames: int = 6, size: tuple[int, int] = (64, 48), **stream: Any) -> bytes:
+    """Red on the left, blue on the right, through PyAV with the given attributes of the stream's codec."""
+    path = folder / name
+    with av.open(str(path), "w") as container:
+        made = container.add_stream("libx264", rate=10)
+        made.width, made.height, made.pix_fmt = *size, "yuv420p"
+        for key, value in stream.items():
+            setattr(made.codec_context, key, value)
+        picture = np.zeros((size[1], size[0], 3), np.uint8)
+        picture[:, : size[0] // 2], picture[:, size[0] // 2 :] = (200, 0, 0), (0, 0, 200)
+        for _ in range(frames):
+            container.mux(made.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(made.encode())
+    return path.read_bytes()
+
+
+def test_pixels_that_are_not_square_are_made_square(tmp_path: Path) -> None:
+    found = passed(tmp_path, painted(tmp_path, "a.mp4", sample_aspect_ratio=Fraction(2, 1)))
+    assert found["info"]["record"]["sample_aspect"] == "2:1"
+    assert (found["info"]["width"], found["served"]["width"], found["served"]["height"]) == (128, 128, 48)
+    assert found["served"]["normalised"] == ["pixels of 2:1"]
+
+
+@pytest.mark.parametrize("transfer", [16, 18])
+def test_high_dynamic_range_is_brought_to_sdr(tmp_path: Path, transfer: int) -> None:
+    data = painted(tmp_path, "a.mp4", color_trc=transfer, color_primaries=9, colorspace=9, color_range=1)
+    found = passed(tmp_path, data)
+    assert any("mapped to SDR" in reason for reason in found["served"]["normalised"])
+    copy = passed(tmp_path, (tmp_path / "out").read_bytes())
+    assert copy["info"]["record"]["transfer"] == "unspecified" and copy["served"] is None
+
+
+def test_a_picture_of_sixteen_bits_is_copied_with_its_scale(tmp_path: Path) -> None:
+    depth = np.tile(np.linspace(0, 65535, 64).astype(np.uint16), (48, 1))
+    data = io.BytesIO()
+    Image.fromarray(depth).save(data, "PNG")
+    found = passed(tmp_path, data.getvalue(), "image")
+    assert found["served"]["normalised"] == ["16 bits of grey scaled to 8"]
+    with Image.open(tmp_path / "out") as copy:
+        assert np.array_equal(np.asarray(copy)[..., 0], (depth >> 8).astype(np.uint8))
+
+
+def test_a_transparent_picture_is_left_to_replicas_that_show_it_on_white(tmp_path: Path) -> None:
+    data = io.BytesIO()
+    Image.new("RGBA", (64, 48), (200, 0, 0, 0)).save(data, "PNG")
+    found = passed(tmp_path, data.getvalue(), "image")
+    assert found["served"] is None and found["info"]["record"]["alpha"]
+
+
+def test_our_full_disk_is_no_verdict_on_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise av.error.OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("cosmos3_serve.reasoner.media.normalise._Writer._write", full)
+    assert probed(tmp_path, clips.variable()) == {"fault": "No space left on device"}

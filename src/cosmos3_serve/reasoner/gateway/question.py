@@ -324,7 +324,8 @@ def explanation(decision: Decision, items: Admitted, warm: bool) -> dict[str, An
 
 
 def media_explanation(item: MediaItem) -> dict[str, Any]:
-    """The frames that a replica really uses of a video: indices, timestamps, rate, size, tokens."""
+    """The frames that a replica really uses of a video (indices, timestamps, rate, size, tokens), and what was read of
+    the client's file (docs/media.md)."""
     info = item.info
     return {
         "part": item.param,
@@ -337,5 +338,6 @@ def media_explanation(item: MediaItem) -> dict[str, Any]:
         "width": info.width,
         "height": info.height,
         "normalised": list(info.normalised),
+        "record": (item.original or info).record,
         **({"sampling": item.cost.as_dict()} if isinstance(item.cost, Sampling) else {"tokens": item.cost.tokens}),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cosmos3_serve.media.record import MediaRecord
 from cosmos3_serve.media.sniff import Kind
 
 
@@ -24,6 +25,7 @@ class MediaInfo:
         replica_frames: as a replica's loader counts them (equal to `frames`, or one off).
         has_audio: ignored by the reasoner.
         normalised: why the gate made this copy of another content; empty for an original.
+        record: what was read of the file, `MediaRecord.as_dict`; None of a copy.
     """
 
     kind: Kind
@@ -44,6 +46,31 @@ class MediaInfo:
     replica_frames: int = 1
     has_audio: bool = False
     normalised: tuple[str, ...] = ()
+    record: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, record: MediaRecord, *, header_frames: int | None = None, replica_frames: int = 1) -> MediaInfo:
+        """Of an original."""
+        return cls(
+            kind=record.kind,
+            mime=record.mime,
+            container=record.container,
+            codec=record.codec,
+            pixel_format=record.pixel_format,
+            width=record.width,
+            height=record.height,
+            frames=record.frames,
+            fps=record.fps,
+            duration_s=record.duration_s,
+            size=record.size,
+            variable_rate=record.variable_rate,
+            rotation=record.rotation,
+            mirrored=record.mirrored,
+            header_frames=header_frames,
+            replica_frames=replica_frames,
+            has_audio=record.has_audio,
+            record=record.as_dict(),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "normalised": list(self.normalised)}

@@ -6,8 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
-MIB = 1024 * 1024
-GIB = 1024 * MIB
+from cosmos3_serve.media.limits import GIB, MIB, ReadLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,23 @@ class MediaLimits:
     normalise_timeout_s: float = 120.0
     probe_workers: int = 2
     probe_memory_bytes: int = 4 * GIB
+
+    def reading(self, *, every_frame: bool = False) -> ReadLimits:
+        """What the room `media/` goes by.
+
+        Args:
+            every_frame: decode all of a clip, however long it is.
+        """
+        return ReadLimits(
+            max_image_pixels=self.max_image_pixels,
+            max_frame_pixels=self.max_frame_pixels,
+            max_video_pixels=self.max_video_pixels,
+            max_frames=self.max_frames,
+            max_duration_s=self.max_duration_s,
+            max_aspect=self.max_aspect,
+            full_decode_pixels=None if every_frame else self.full_decode_pixels,
+            memory_bytes=self.probe_memory_bytes,
+        )
 
     def fingerprint(self) -> str:
         """Of what a verdict depends on: a stored one made under other limits does not count."""

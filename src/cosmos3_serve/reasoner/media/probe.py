@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_serve.errors import NotReady, ServiceFailure
+from cosmos3_serve.media.confine import environ
 from cosmos3_serve.media.refusal import COMMAND, Refused, broken
 from cosmos3_serve.media.sniff import Kind
 from cosmos3_serve.reasoner.media.info import MediaInfo
@@ -24,7 +25,7 @@ from cosmos3_serve.reasoner.shares import Shares
 MODULE = "cosmos3_serve.reasoner.media.worker"
 JOBS_PER_PROCESS = 200  # decoders leak
 START_S = 30.0
-VERSION = 1  # of the rules in `examine`, `judge` and `picture`
+VERSION = 2  # of the rules in the room `media/` and in `judge`
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,7 @@ class _Process:
                 "-m",
                 self._module,
                 self._settings,
+                env=environ(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,

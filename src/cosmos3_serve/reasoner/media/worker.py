@@ -15,18 +15,19 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.media.refusal import COMMAND, Refused, broken
-from cosmos3_serve.media.sniff import HEAD_BYTES, check_sniffed, sniff
-from cosmos3_serve.reasoner.media.examine import examine_video
-from cosmos3_serve.reasoner.media.judge import judge_video
+from cosmos3_serve.media.colour import describe
+from cosmos3_serve.media.confine import confine
+from cosmos3_serve.media.read import sniffed_as, video_record
+from cosmos3_serve.media.still import examine_still
+from cosmos3_serve.media.video import read_video
+from cosmos3_serve.media.worker import guarded
+from cosmos3_serve.reasoner.media.judge import judge_image, judge_video
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.media.normalise import normalise
-from cosmos3_serve.reasoner.media.picture import examine_image
+from cosmos3_serve.reasoner.media.normalise import copy_image, copy_video
 from cosmos3_serve.reasoner.media.replica import ReplicaDecoder
 
 
@@ -37,18 +38,23 @@ def probe_file(
     Raises:
         Refused: the content is not let in.
     """
-    path = Path(job["path"])
-    with path.open("rb") as file:
-        sniffed = sniff(file.read(HEAD_BYTES))
-    check_sniffed(sniffed, job["kind"])
+    path, out = Path(job["path"]), Path(job["out"])
+    sniffed = sniffed_as(path, job["kind"])
+    reading = limits.reading()
     if job["kind"] == "image":
-        return {"info": examine_image(path, sniffed, limits).as_dict(), "served": None}
-    facts = examine_video(path, sniffed, limits)
-    info, reasons = judge_video(facts, sniffed.mime, limits, decoder)
+        record = examine_still(path, sniffed, reading)
+        info, reasons = judge_image(record)
+        if reasons:
+            on_stage("normalise")
+            return {"info": info.as_dict(), "served": copy_image(path, out, sniffed, reading, reasons).as_dict()}
+        return {"info": info.as_dict(), "served": None}
+    facts = read_video(path, sniffed, reading)
+    record, times = video_record(facts, sniffed, describe(facts.first)), facts.timeline()
+    info, reasons = judge_video(facts, record, times, limits, decoder)
     if not reasons:
         return {"info": info.as_dict(), "served": None}
     on_stage("normalise")
-    served = normalise(path, Path(job["out"]), facts, info, reasons, limits)
+    served = copy_video(path, out, sniffed, record, times, reasons, limits)
     return {"info": info.as_dict(), "served": served.as_dict()}
 
 
@@ -59,35 +65,14 @@ def answer(
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> dict[str, Any]:
     """`probe_file`, with every failure as a refusal."""
-    try:
-        return probe_file(job, limits, decoder, on_stage)
-    except Refused as refused:
-        return {"refused": refused.as_dict()}
-    except MemoryError:
-        return {"refused": broken("media_too_complex", "opening the file takes too much memory", COMMAND).as_dict()}
-    except OSError as error:
-        return {"fault": os.strerror(error.errno) if error.errno else type(error).__name__}
-    except Exception as error:  # whatever a decoder's binding trips over is the file's fault, not the request's end
-        name = type(error).__name__
-        return {"refused": broken("media_corrupt", f"the file cannot be read ({name})", COMMAND).as_dict()}
-
-
-def _confine(limits: MediaLimits) -> None:
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (limits.probe_memory_bytes, limits.probe_memory_bytes))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limits.max_media_bytes, limits.max_media_bytes))
-    with suppress(OSError):
-        os.nice(5)
+    return guarded(lambda asked, _: (probe_file(asked, limits, decoder, on_stage), None), job, lambda _: None)[0]
 
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
     limits = MediaLimits(**settings["limits"])
     decoder = ReplicaDecoder.from_dict(settings["decoder"])
-    _confine(limits)
+    confine(memory_bytes=limits.probe_memory_bytes, file_bytes=limits.max_media_bytes)
     # Decoders chat on stdout and stderr; the answers have a channel of their own.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
