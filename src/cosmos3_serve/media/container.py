@@ -50,7 +50,7 @@ def check_whole(path: Path, container: str) -> None:
     """
     size = path.stat().st_size
     with path.open("rb") as file:
-        needed = {"mp4": _boxes, "matroska": _segment, "avi": _riff, "gif": _gif}.get(container, _nothing)(file, size)
+        needed = _NEEDED[container](file, size) if container in _NEEDED else 0
     if needed > size:
         raise missing(f"its structure declares {needed} bytes, {size} are there")
 
@@ -59,8 +59,9 @@ def missing(what: str) -> Refused:
     return broken("media_truncated", f"the video is cut off: {what}", TRUNCATED)
 
 
-def _nothing(_file: BinaryIO, _size: int) -> int:
-    return 0
+def _packets(_file: BinaryIO, size: int) -> int:
+    """The last packet of a transport stream must be whole."""
+    return -(-size // TS_PACKET) * TS_PACKET
 
 
 def _boxes(file: BinaryIO, size: int) -> int:
@@ -133,3 +134,6 @@ def _gif(file: BinaryIO, size: int) -> int:
     """A GIF ends in its trailer; one byte more than there is where it does not."""
     file.seek(max(0, size - 64))
     return 0 if file.read().rstrip(b"\0").endswith(b"\x3b") else size + 1
+
+
+_NEEDED = {"mp4": _boxes, "matroska": _segment, "avi": _riff, "gif": _gif, "mpegts": _packets}

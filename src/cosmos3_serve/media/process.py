@@ -83,10 +83,12 @@ class MediaReader:
         """End every process; reads that wait for one are cancelled."""
         with self._lock:
             self._closed = True
-            processes = [*self._free, *self._busy]
+            free, busy = list(self._free), list(self._busy)
             self._free.clear()
-        for process in processes:
+        for process in busy:
             process.stop()
+        for process in free:
+            process.close()
 
     def _take(self) -> _Process:
         with self._lock:
@@ -102,12 +104,12 @@ class MediaReader:
             if not self._closed and process.jobs < JOBS_PER_PROCESS:
                 self._free.append(process)
                 return
-        process.stop()
+        process.close()
 
     def _drop(self, process: _Process) -> None:
         with self._lock:
             self._busy.discard(process)
-        process.stop()
+        process.close()
 
 
 class _Process:
@@ -200,7 +202,13 @@ class _Process:
             process.wait()
         if channel is not None:
             with suppress(OSError):
-                channel.close()
+                channel.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it, which closing would not
+
+    def close(self) -> None:
+        """`stop`, by the thread that asked last: nobody waits for the socket any more."""
+        self.stop()
+        if self._channel is not None:
+            self._channel.close()
 
 
 def _media(answer: dict[str, Any], descriptor: int | None) -> Media:

@@ -141,6 +141,7 @@ def video_record(facts: VideoFacts, sniffed: Sniffed, colour: Colour) -> MediaRe
         mirrored=facts.geometry.mirrored,
         sample_aspect=f"{aspect.numerator}:{aspect.denominator}",
         alpha=colour.alpha,
+        interlaced=facts.interlaced,
         has_audio=facts.has_audio,
         conversions=(*colour.conversions, *facts.geometry.conversions),
         notes=tuple(notes),
@@ -180,6 +181,7 @@ class _Keeper:
 
     def take(self, frame: Any, facts: VideoFacts) -> None:
         if facts.decoded == 1:
+            self._frames.clear()  # of a track that turned out to be a cover
             self._raw = self._last and (self._want.max_frames or 0) * _raw_bytes(frame) <= HELD_RAW_BYTES
             width, height = self._want.size or facts.geometry.shown(frame.width, frame.height)
             check_pixels(width, height, self._limits.max_frame_pixels, "frame")

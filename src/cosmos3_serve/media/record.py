@@ -31,6 +31,7 @@ class MediaRecord:
         mirrored: before turning.
         sample_aspect: width to height of one stored pixel, as "64:45".
         alpha: it has transparency.
+        interlaced: some frames are two fields, which are shown woven together.
         has_audio: which is not read.
         conversions: what was done to the pixels beyond a plain decoder's work, in words.
         notes: what was chosen, and hints of the container that decoding contradicted, in words.
@@ -62,6 +63,7 @@ class MediaRecord:
     mirrored: bool = False
     sample_aspect: str = "1:1"
     alpha: bool = False
+    interlaced: bool = False
     has_audio: bool = False
     conversions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -72,6 +72,7 @@ class VideoFacts:
     decoded: int = 0
     whole: bool = True
     has_audio: bool = False
+    interlaced: bool = False
     first: Any = None
     others: dict[int, int] = field(default_factory=dict)
 
@@ -90,16 +91,20 @@ class VideoFacts:
         return timeline(times, self.origin_s, self.header_rate)
 
 
-def read_video(path: Path, sniffed: Sniffed, limits: ReadLimits, sink: Sink | None = None) -> VideoFacts:
+def read_video(
+    path: Path, sniffed: Sniffed, limits: ReadLimits, sink: Sink | None = None, track: int | None = None
+) -> VideoFacts:
     """
     Args:
-        sink: gets each decoded frame in the order it is shown, and the facts so far.
+        sink: gets each decoded frame in the order it is shown, and the facts so far; frames begin anew (`facts.decoded`
+            is 1) where a stream turned out to be a cover.
+        track: stream to read, as an earlier pass chose it.
 
     Raises:
         Refused: 413, 415 or 422, with the reason and a remedy.
     """
     check_whole(path, sniffed.name)
-    facts = _pass(path, sniffed, limits, sink, None)
+    facts = _pass(path, sniffed, limits, sink, track)
     longer = [index for index, packets in facts.others.items() if packets > 1]
     if facts.frames == 1 and longer:  # a cover that no header told from a clip
         facts = _pass(path, sniffed, limits, sink, max(longer, key=lambda index: facts.others[index]))
@@ -261,6 +266,7 @@ class _Pass:
                 SAME_SIZE,
             )
         facts.decoded += 1
+        facts.interlaced |= frame.interlaced_frame
         self._check_count(facts.decoded)
         if frame.pts is not None:
             facts.frame_times_s.append(float(frame.pts * (frame.time_base or self._stream.time_base)))

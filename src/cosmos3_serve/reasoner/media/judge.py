@@ -87,6 +87,8 @@ def _reasons(
     colour = Colour(record.matrix, record.range, record.primaries, record.transfer, record.bit_depth, record.alpha)
     if not colour.plain:
         reasons += colour.conversions
+    if record.interlaced:
+        reasons.append("interlaced")
     if not facts.track.first:
         reasons.append(facts.track.why)
     if record.start_s > LATE_S:

@@ -74,7 +74,7 @@ def copy_video(
     try:
         with av.open(str(out), "w", format="mp4", options={"movflags": "+faststart"}) as target:
             writer = _Writer(target, rate, size, late, count if record.variable_rate else None)
-            read_video(path, sniffed, limits.reading(every_frame=True), writer.take)
+            read_video(path, sniffed, limits.reading(every_frame=True), writer.take, record.track)
             written = writer.end()
     except av.FFmpegError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):

@@ -7,6 +7,7 @@ Found by running vLLM 0.32's own loader (OpenCV 5.0 headless, libavcodec 62.28) 
     MPEG-TS                        none or some frames: its seek to the end and back does not return to the start
     1 frame                        no frame, for the same reason
     quarter turns                  turned upright, sizes swapped
+    interlaced                     black: its scaler refuses such frames
     mirrored                       taken for a half turn: upside down
     other angles                   ignored
     variable rate                  frames are picked by index and timed by index / mean rate, so times are wrong
