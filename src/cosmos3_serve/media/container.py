@@ -14,7 +14,7 @@ FORMATS = "mov,mp4,matroska,webm,avi,mpegts,gif"
 _OPEN = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
 TRUNCATED = "the file is cut off: send all of it"
 TS_PACKET = 188
-_SEGMENT = 0x18538067
+_SEGMENT, _CLUSTER = 0x18538067, 0x1F43B675
 
 
 def open_video(path: Path, **options: str) -> Any:
@@ -36,7 +36,8 @@ def open_video(path: Path, **options: str) -> Any:
 
 def words(error: Exception) -> str:
     """An FFmpeg error in its own words, without a path."""
-    return str(getattr(error, "strerror", "") or type(error).__name__)[:80]
+    said = str(error) if isinstance(error, ValueError) and "/" not in str(error) else ""
+    return str(getattr(error, "strerror", "") or said or type(error).__name__)[:80]
 
 
 def check_whole(path: Path, container: str) -> None:
@@ -84,25 +85,27 @@ def _boxes(file: BinaryIO, size: int) -> int:
 
 
 def _segment(file: BinaryIO, size: int) -> int:
-    """Where a Matroska file's segment ends; 0 where it was written without knowing its size."""
-    at = 0
-    for _ in range(4):
+    """Where a Matroska file's segment ends. One that was written without knowing its size is walked element by element,
+    through clusters of unknown size: its last element must be whole."""
+    at, inside = 0, False
+    while at < size:
         file.seek(at)
         head = file.read(16)
         number, width = _vint(head, keep=True)
         length, more = _vint(head[width:], keep=False)
         if not width or not more:
-            return 0
+            return size + 1 if inside and at + 12 > size else 0
         at += width + more
         unknown = length == (1 << 7 * more) - 1
-        if number == _SEGMENT:
-            return 0 if unknown else at + length
-        if unknown:
+        if number == _SEGMENT and not unknown:
+            return at + length
+        if number in (_SEGMENT, _CLUSTER) and unknown:
+            inside = True
+        elif unknown:
             return 0
-        at += length
-        if at >= size:
-            return at
-    return 0
+        else:
+            at += length
+    return at if inside else 0
 
 
 def _vint(data: bytes, *, keep: bool) -> tuple[int, int]:

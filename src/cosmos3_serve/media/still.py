@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from cosmos3_serve.media.sniff import IMAGE_COMMAND, Sniffed
 
 SMALLER_IMAGE = "ffmpeg -i INPUT -vf scale=1280:-2 OUTPUT.png"
 CROPPED = "crop it, or pad it: ffmpeg -i INPUT -vf pad=iw:iw/4 OUTPUT.png"
+_CHUNK = 1 << 20
 _ORIENTATION = 0x0112
 # EXIF orientation -> (degrees counter-clockwise, mirrored first)
 _TURNS = {2: (0, True), 3: (180, False), 4: (180, True), 5: (90, True), 6: (270, False), 7: (270, True), 8: (90, False)}
@@ -54,6 +56,8 @@ def examine_still(path: Path, sniffed: Sniffed, limits: ReadLimits) -> MediaReco
 def _open(path: Path, sniffed: Sniffed, limits: ReadLimits, *, draw: bool) -> tuple[Pixels | None, MediaRecord]:
     from PIL import Image, UnidentifiedImageError
 
+    if sniffed.name == "png":
+        _check_png(path)
     Image.MAX_IMAGE_PIXELS = None  # ours is checked first, with our words
     warnings.simplefilter("ignore")
     try:
@@ -71,6 +75,27 @@ def _open(path: Path, sniffed: Sniffed, limits: ReadLimits, *, draw: bool) -> tu
         code = "media_truncated" if cut else "media_corrupt"
         what = "is cut off" if cut else f"does not decode ({type(error).__name__})"
         raise broken(code, f"the {sniffed.name} image {what}", IMAGE_COMMAND) from None
+
+
+def _check_png(path: Path) -> None:
+    """Chunks carry checksums, which Pillow does not compare where the pixels are."""
+    with path.open("rb") as file:
+        file.seek(8)
+        while head := file.read(8):
+            length = int.from_bytes(head[:4], "big")
+            if len(head) < 8 or length > path.stat().st_size:
+                raise broken("media_truncated", "the png image is cut off", IMAGE_COMMAND)
+            check = zlib.crc32(head[4:])
+            while length > 0 and (data := file.read(min(length, _CHUNK))):
+                check, length = zlib.crc32(data, check), length - len(data)
+            stored = file.read(4)
+            if length or len(stored) < 4:
+                raise broken("media_truncated", "the png image is cut off", IMAGE_COMMAND)
+            if int.from_bytes(stored, "big") != check:
+                raise broken("media_corrupt", "the png image is damaged: a checksum is wrong", IMAGE_COMMAND)
+            if head[4:] == b"IEND":
+                return
+    raise broken("media_truncated", "the png image is cut off", IMAGE_COMMAND)
 
 
 def _check_size(width: int, height: int, limits: ReadLimits) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -34,6 +34,7 @@ RECOUNT = (
 )
 _STRICT = {"err_detect": "explode"}
 _HEAD_FRAMES = 2
+_HARMLESS = "mmco: unref short failure"  # of H.264 that was cut and joined: a picture is let go twice
 Sink = Callable[[Any, "VideoFacts"], None]
 
 
@@ -171,6 +172,7 @@ class _Pass:
         facts, full = self._facts, self._limits.full_decode_pixels
         if full is not None and self._expected() * self._pixels > full:
             facts.whole = False
+        av.logging.set_level(av.logging.ERROR)  # what a decoder says is evidence, see `_hidden`
         packets = self._container.demux()
         for number in itertools.count(1):
             try:
@@ -234,9 +236,14 @@ class _Pass:
         import av
 
         facts = self._facts
-        try:
-            frames = packet.decode()  # an empty one, at the end, flushes
-        except (av.FFmpegError, ValueError) as error:
+        frames, error = [], None
+        with av.logging.Capture() as said:
+            try:
+                frames = packet.decode()  # an empty one, at the end, flushes
+            except (av.FFmpegError, ValueError) as raised:
+                error = raised
+        error = error or self._hidden(said)
+        if error is not None:
             if facts.decoded or facts.container != "mpegts":  # a broadcast may begin between two keyframes
                 self._error = self._error or error
                 self._decoding = False
@@ -247,6 +254,15 @@ class _Pass:
             self._decoding = False
         elif facts.whole and facts.decoded * self._pixels > (self._limits.full_decode_pixels or math.inf):
             facts.whole, self._decoding = False, False  # the header understated
+
+    def _hidden(self, said: Sequence[tuple[int, str, str]]) -> Exception | None:
+        """Damage that a decoder only logs: FFV1's wrong checksums, blocks that MPEG-2 skips, ProRes' damaged slices."""
+        import av
+
+        for level, name, text in said:
+            if level <= av.logging.ERROR and name == self._codec.name and not text.startswith(_HARMLESS):
+                return ValueError(text.strip()[:80])
+        return None
 
     def _show(self, frame: Any) -> None:
         facts = self._facts

@@ -20,6 +20,7 @@ FRAMES = 12
 _QUALITY = {"libx264": {"crf": "10", "bf": "0"}, "libx265": {"crf": "10", "x265-params": "log-level=none"}}
 _QUALITY |= {"libsvtav1": {"preset": "12", "crf": "20"}, "libvpx-vp9": {"cpu-used": "8", "crf": "10", "b": "0"}}
 _QUALITY |= {"libvpx": {"cpu-used": "8", "deadline": "realtime", "b": "2M"}, "mpeg4": {"qscale": "2"}}
+_QUALITY |= {"ffv1": {"level": "3", "slicecrc": "1"}}
 _QUALITY |= {"mpeg2video": {"qscale": "2"}, "mjpeg": {"qscale": "2"}}
 Paint = Callable[[int], Any]
 
