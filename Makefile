@@ -31,7 +31,7 @@ install_torch = index=$$($(BIN)/python scripts/torch_index.py $(TORCH_INDEX)); \
 INSTALLED := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(VENV)/.quickstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test slow bytes check lint style unit bench setup setup-reasoner reasoner-for-tests docs recipes clean
+.PHONY: help quickstart test slow bytes check lint style unit bench setup setup-reasoner reasoner-for-tests ffmpeg-for-tests docs recipes clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,12 +44,12 @@ endif
 	@$(BIN)/cosmos3 quickstart $(ARGS)
 
 # Types are checked beside the tests: half a minute on one core.
-test: style reasoner-for-tests ## everything: lint, types, units, real Ray, a real S3 API, real vLLM, the quickstart
+test: style reasoner-for-tests ffmpeg-for-tests ## everything: lint, types, units, real Ray, a real S3 API, real vLLM, the quickstart
 	@nice -n 5 $(BIN)/mypy --no-color-output >$(VENV)/mypy.log 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS); tests=$$?; \
 	wait $$types || tests=$$?; cat $(VENV)/mypy.log; exit $$tests
 
-slow: reasoner-for-tests ## the long lane, which `make test` leaves out: large files, 200 kills, long simulations
+slow: reasoner-for-tests ffmpeg-for-tests ## the long lane, which `make test` leaves out: large files, 200 kills, long simulations
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 bytes: $(VENV)/.dev ## the tests of bytes as on other CPUs: each level of vector instructions, 1, 2 and 4 threads (ARGS=--short)
@@ -104,6 +104,9 @@ reasoner-for-tests: $(VENV)/.dev
 	@test -n "$$COSMOS3_VLLM_PYTHON" || $(MAKE) --no-print-directory $(VLLM) || { printf '\n%s\n%s\n\n' \
 		"==== There is no vLLM here; the reason is above. The tests that need it (tests/e2e/test_reasoner_answers.py," \
 		"==== test_reasoner_deaths.py) are skipped, and in CI they fail." >&2; test -z "$$CI"; }
+
+ffmpeg-for-tests:
+	@sh scripts/ffmpeg_for_tests.sh
 
 $(VENV)/.torch:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed: install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; }

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from cosmos3_serve.media.geometry import Pixels
-from cosmos3_serve.media.refusal import COMMAND, unsupported
+from cosmos3_serve.media.refusal import unsupported
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -57,6 +57,7 @@ PEAK_NITS = 1000.0
 GAMMA = 2.4
 _KNEE = 0.9**GAMMA
 _PEAK = PEAK_NITS / WHITE_NITS
+MATRIX_COMMAND = "ffmpeg -i INPUT -vf zscale=m=bt709:r=tv -c:v libx264 -pix_fmt yuv420p OUTPUT.mp4"
 TONE_COMMAND = (
     "ffmpeg -i INPUT -vf zscale=t=linear:npl=203,format=gbrpf32le,zscale=p=bt709,tonemap=mobius,"
     "zscale=t=bt709:m=bt709:r=tv,format=yuv420p -c:v libx264 -movflags +faststart OUTPUT.mp4"
@@ -117,7 +118,7 @@ def describe(frame: Any) -> Colour:
         alpha=any(part.is_alpha for part in parts),
     )
     if colour.matrix not in _CONVERTED and not frame.format.is_rgb:
-        raise unsupported("media_colour_unsupported", f"the video's colour matrix is {colour.matrix}", COMMAND)
+        raise unsupported("media_colour_unsupported", f"the video's colour matrix is {colour.matrix}", MATRIX_COMMAND)
     if colour.hdr and not colour.wide and colour.primaries not in (UNSPECIFIED, "bt709"):
         raise unsupported(
             "media_colour_unsupported", f"the video is HDR with {colour.primaries} primaries", TONE_COMMAND

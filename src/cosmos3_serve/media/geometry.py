@@ -28,9 +28,7 @@ TURNS: dict[Matrix, tuple[int, bool]] = {
 }
 SQUARE = Fraction(1)
 MAX_SQUEEZE = 20  # width to height of one pixel, either way: beyond, the container's number is no ratio
-SQUARE_COMMAND = (
-    "ffmpeg -i INPUT -vf scale=iw:ih,setsar=1 -c:v libx264 -pix_fmt yuv420p -movflags +faststart OUTPUT.mp4"
-)
+SQUARE_COMMAND = "ffmpeg -i INPUT -vf setsar=1 -c:v libx264 -movflags +faststart OUTPUT.mp4"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,10 @@ _CLASSES: Mapping[int, type[InputError]] = {
     415: UnsupportedMediaType,
     422: ValidationFailed,
 }
-COMMAND = "ffmpeg -i INPUT -c:v libx264 -pix_fmt yuv420p -movflags +faststart OUTPUT.mp4"
+# H.264 of 4:2:0 needs even sides.
+COMMAND = (
+    "ffmpeg -i INPUT -vf 'pad=ceil(iw/2)*2:ceil(ih/2)*2' -c:v libx264 -pix_fmt yuv420p -movflags +faststart OUTPUT.mp4"
+)
 
 
 class Refused(Exception):
