@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from support.gateway import CHAT, about, text, world
+from support import clips
+from support.gateway import CHAT, about, data_url, text, world
 from support.readme import ask_as_written
 from support.real_fleet import (
     ASKED,
@@ -32,6 +35,7 @@ from support.real_fleet import (
     until,
     video,
 )
+from tokenizers import Tokenizer
 
 from cosmos3_serve.reasoner.fleet.member import HeldMedia, Service
 from cosmos3_serve.reasoner.setup import MODEL_NAME, SECRET_HEADER
@@ -197,6 +201,80 @@ async def test_explained_frames_cost_what_the_engine_counts(reasoner: RealFleet)
     # The engine counts the timestamps' words with the video: some tokens for each pair of frames.
     own, pairs = media["sampling"]["tokens"], len(media["sampling"]["timestamps_s"])
     assert own + 4 * pairs <= counted <= own + 12 * pairs
+
+
+GRID = (
+    *({"mm_processor_kwargs": {"num_frames": count}} for count in (1, 2, 3, 5, 20, 21, 64, 65)),
+    *({"mm_processor_kwargs": {"fps": fps}} for fps in (0.01, 0.5, 1.99, 5, 25, 26, 60)),
+    {"mm_processor_kwargs": {"videos_kwargs": {"num_frames": 7}}},
+    {"mm_processor_kwargs": {"max_frames": 3}},
+    {"media_io_kwargs": {"video": {"num_frames": 9}}},
+    {"media_io_kwargs": {"video": {"num_frames": -1}}},
+    {"media_io_kwargs": {"video": {"num_frames": -1}}, "mm_processor_kwargs": {"fps": 4}},
+    {"media_io_kwargs": {"video": {"min_frames": 12, "max_frames": 13}}},
+    {"media_io_kwargs": {"video": {"num_frames": 9}}, "mm_processor_kwargs": {"num_frames": 8}},
+)
+
+
+STAMP = re.compile(r"<([0-9.]+) seconds>")
+
+
+def tokens_of(fleet: RealFleet) -> tuple[int, Tokenizer]:
+    """The token that stands for two frames' patches, and the tokenizer."""
+    command = fleet.engine("replica-0").cmdline()
+    checkpoint = Path(command[command.index("--model") + 1])
+    config = json.loads((checkpoint / "config.json").read_bytes())
+    return config["video_token_id"], Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+
+
+async def test_frame_options_are_obeyed_to_the_token_or_refused_by_name(reasoner: RealFleet) -> None:
+    """What `explain` shows is what the engine's prompt holds: every token of the video, every timestamp."""
+    used = Counter[tuple[int, int, int]]()
+    video_token, words = tokens_of(reasoner)
+    async with reasoner.client() as http:
+        for frames in (2, 20, 50, 64):
+            for fps in (2, 25, 30):
+                clip = data_url(clips.clip(frames=frames, fps=fps, size=(128, 96)))
+                for options in GRID:
+                    body = about(clip, cosmos3={"explain": True}, return_token_ids=True, **options, **ASKED)
+                    answer = await http.post(CHAT, json=body)
+                    told = answer.json()
+                    if answer.status_code == 400:
+                        error = told["error"]
+                        assert error["code"] == "media_option_invalid", (frames, fps, options, error)
+                        assert error["param"].split(".")[0] in options
+                        assert error["remedy"]
+                        continue
+                    assert answer.status_code == 200, (frames, fps, options, told)
+                    sampling = told["cosmos3"]["media"][0]["sampling"]
+                    pairs = len(sampling["timestamps_s"])
+                    prompt = told["prompt_token_ids"]
+                    assert prompt.count(video_token) == sampling["tokens"] == pairs * 4 * 3, (frames, fps, options)
+                    assert told["usage"]["prompt_tokens"] == len(prompt)
+                    stamps = [float(stamp) for stamp in STAMP.findall(words.decode(prompt, skip_special_tokens=False))]
+                    assert stamps == pytest.approx(sampling["timestamps_s"], abs=0.051), (frames, fps, options)
+                    used[frames, fps, len(sampling["indices"])] += 1
+    assert {count for frames, _, count in used if frames == 64} >= {2, 3, 5, 7, 9, 12, 13, 20, 21, 64}
+    assert {count for frames, _, count in used if frames == 2} == {2}
+
+
+async def test_clips_of_one_request_share_its_frame_options_and_same_frames_an_encoding(reasoner: RealFleet) -> None:
+    video_token, _ = tokens_of(reasoner)
+    short, long = (data_url(clips.clip(frames=frames, fps=25, size=(128, 96))) for frames in (51, 99))
+    both = about(short, mm_processor_kwargs={"fps": 4}, cosmos3={"explain": True}, return_token_ids=True, **ASKED)
+    both["messages"] += [{"role": "assistant", "content": "Yes."}, *about(long)["messages"]]
+    head = {"X-Session-ID": "frames-of-both"}
+    (answer,) = await reasoner.ask([both], [head])
+    told = answer.json()
+    sampled = [media["sampling"] for media in told["cosmos3"]["media"]]
+    assert [len(sampling["indices"]) for sampling in sampled] == [8, 15]
+    assert told["prompt_token_ids"].count(video_token) == sum(sampling["tokens"] for sampling in sampled)
+    ways = ({"fps": 4}, {"num_frames": 8}, {"fps": 5, "max_frames": 8})
+    answers = [await reasoner.ask([about(short, mm_processor_kwargs=way, **ASKED)], [head]) for way in ways]
+    assert [answer.headers["x-cosmos3-media"] for (answer,) in answers] == ["miss", "hit", "hit"]
+    before = await reasoner.processed()
+    (again,) = await reasoner.ask([both], [head])
+    assert (again.headers["x-cosmos3-media"], await reasoner.processed()) == ("hit", before)
 
 
 # ---- who encodes ----------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ async def test_what_the_engine_offers_passes_and_what_is_ours_does_not(tmp_path:
         "stop": ["x"], "seed": 7, "logprobs": True, "top_logprobs": 2, "max_completion_tokens": 9, "n": 1,
         "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a+"}, "logit_bias": {"5": 1},
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
-        "mm_processor_kwargs": {"fps": 1}, "chat_template_kwargs": {"enable_thinking": False},
+        "mm_processor_kwargs": {"max_pixels": 9_000}, "chat_template_kwargs": {"enable_thinking": False},
     }  # fmt: skip
     ours = {"cosmos3": {"explain": False}, "session_id": "s", "store": False, "metadata": {"a": "b"}}
     async with world(tmp_path, replicas=1) as here, here.client() as http:
@@ -138,9 +138,20 @@ async def test_a_client_s_uuid_never_reaches_a_replica(tmp_path: Path) -> None:
 
 async def test_options_that_change_tokens_are_another_item(tmp_path: Path) -> None:
     async with world(tmp_path, replicas=1) as here, here.client() as http:
-        for fps in (1, 2):
-            body = about(data_url(video()), mm_processor_kwargs={"fps": fps})
-            assert (await http.post(CHAT, json=body)).headers["x-cosmos3-media"] == "miss"
+        for count in (2, 3, 8):
+            body = about(data_url(video()), mm_processor_kwargs={"num_frames": count}, cosmos3={"explain": True})
+            told = await http.post(CHAT, json=body)
+            assert told.headers["x-cosmos3-media"] == "miss"
+            assert len(told.json()["cosmos3"]["media"][0]["sampling"]["indices"]) == count
+            sent = here.replicas[0].asked[-1]
+            assert sent["media_io_kwargs"] == {"video": {"min_frames": count, "max_frames": count}}
+            assert sent["mm_processor_kwargs"] == {"videos_kwargs": {"do_sample_frames": False}}
+        body = about(data_url(video()), media_io_kwargs={"video": {"fps": 12}})
+        assert (await http.post(CHAT, json=body)).headers["x-cosmos3-media"] == "hit", "the same eight frames"
+        for fps in (0.1, 13):
+            refused = await http.post(CHAT, json=about(data_url(video()), mm_processor_kwargs={"fps": fps}))
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"]) == (400, "mm_processor_kwargs.fps")
         refused = await http.post(CHAT, json=about(data_url(video()), mm_processor_kwargs={"patch_size": 1}))
         assert refused.status_code == 400
         assert refused.json()["error"]["code"] == "media_option_invalid"

@@ -145,15 +145,60 @@ async def test_the_uuid_binds_content_and_options(tmp_path: Path) -> None:
                 return items[0].uuid
 
         first, second = clips.clip(), clips.clip(frames=30)
-        seen = [
-            await uuid(first),
-            await uuid(second),
-            await uuid(first, mm_processor_kwargs={"fps": 4}),
-            await uuid(first, media_io_kwargs={"video": {"fps": 4}}),
-        ]
+        eight = {"mm_processor_kwargs": {"num_frames": 8}}
+        small = {"mm_processor_kwargs": {"size": {"longest_edge": 9_000}}}
+        seen = [await uuid(first), await uuid(second), await uuid(first, **eight), await uuid(first, **small)]
         assert len(set(seen)) == 4
-        assert await uuid(first, media_io_kwargs={"image": {"rgba_background_color": [0, 0, 0]}}) == seen[0]
         assert await uuid(first, temperature=0.5) == seen[0]
+        # However a client asks for them: the same frames are the same item.
+        for same in ({"fps": 2}, {"num_frames": 4}, {"max_frames": 9}, {"min_frames": 2}):
+            assert await uuid(first, mm_processor_kwargs=same) == seen[0]
+        for same in ({"fps": 4}, {"num_frames": 8}, {"min_frames": 8, "fps": 3}, {"num_frames": -1, "max_frames": 8}):
+            assert await uuid(first, media_io_kwargs={"video": same}) == seen[2]
+
+
+async def test_frames_are_those_asked_for_and_replicas_are_told_so(tmp_path: Path) -> None:
+    async with gate(tmp_path) as found:
+
+        async def chosen(*data: bytes, **asked: Any) -> tuple[list[int], dict[str, Any]]:
+            several = [one for clip in data for one in parts(data_url(clip), **asked)]
+            with await found.admit(several, "t") as items:
+                counts = [len(item.cost.indices) for item in items if isinstance(item.cost, Sampling)]
+                for item in items:
+                    assert item.options.get("media_io_kwargs", {}) == items.loading
+                return counts, dict(items.loading)
+
+        two_s, three_s = clips.clip(), clips.clip(frames=36)
+        assert await chosen(two_s) == ([4], {})
+        assert await chosen(two_s, mm_processor_kwargs={"fps": 2}) == ([4], {})
+        assert await chosen(two_s, mm_processor_kwargs={"fps": 4}) == ([8], {"min_frames": 8, "max_frames": 8})
+        assert await chosen(two_s, mm_processor_kwargs={"num_frames": 24}) == (
+            [24],
+            {"min_frames": 24, "max_frames": 24},
+        )
+        assert await chosen(two_s, three_s, mm_processor_kwargs={"num_frames": 8}) == (
+            [8, 8], {"min_frames": 8, "max_frames": 8},
+        )  # fmt: skip
+        # A request has one set of options: where its clips differ in the number of frames, the rule is sent.
+        assert await chosen(two_s, three_s, mm_processor_kwargs={"fps": 4}) == (
+            [8, 12], {"fps": 4, "min_frames": 2, "max_frames": 768},
+        )  # fmt: skip
+        assert await chosen(two_s, three_s, mm_processor_kwargs={"num_frames": 8}) == (
+            [8, 8], {"min_frames": 8, "max_frames": 8},
+        )  # fmt: skip
+
+
+async def test_frames_that_a_clip_lacks_are_refused_by_the_option_s_name(tmp_path: Path) -> None:
+    async with gate(tmp_path) as found:
+        for asked, field in (
+            ({"mm_processor_kwargs": {"num_frames": 25}}, "mm_processor_kwargs.num_frames"),
+            ({"mm_processor_kwargs": {"videos_kwargs": {"fps": 13}}}, "mm_processor_kwargs.videos_kwargs.fps"),
+            ({"media_io_kwargs": {"video": {"min_frames": 30}}}, "media_io_kwargs.video.min_frames"),
+        ):
+            error = await refusal(found, data_url(clips.clip()), **asked)
+            assert (error.status, error.stable_code, error.errors[0].field) == (400, "media_option_invalid", field)
+            assert error.detail.startswith("messages[0].content[0]: ")
+            assert error.errors[0].remedy
 
 
 async def test_a_normalised_copy_is_served_and_made_again_when_lost(tmp_path: Path) -> None:

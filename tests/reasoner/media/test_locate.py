@@ -20,6 +20,7 @@ from cosmos3_serve.reasoner.media.parts import DataSource, FileSource, UrlSource
 LIMITS = MediaLimits()
 BIG = bytes(range(256)) * 40
 URL = "data:video/mp4;base64," + base64.b64encode(BIG).decode()
+SCOPED = {"videos_kwargs": {"size": {"longest_edge": 9_000}}}
 
 
 def body(*parts: Any, **more: Any) -> dict[str, Any]:
@@ -186,14 +187,14 @@ def test_sources_and_short_forms() -> None:
         {"image_url": "s3://b/k.png"},
         {"type": "input_image", "image_url": "file-id:file-1", "uuid": "mine"},
     ]
-    found = locate(raw(body(*parts, mm_processor_kwargs={"fps": 4}, media_io_kwargs={"video": {"fps": 4}})), LIMITS)
+    found = locate(raw(body(*parts, mm_processor_kwargs={"max_pixels": 9})), LIMITS)
     assert [p.source for p in found.parts] == [
         UrlSource("https", "HTTPS://h/x.png"),
         UrlSource("s3", "s3://b/k.png"),
         FileSource("file-1"),
     ]
     assert found.body["messages"][0]["content"] == [{"type": "image_url", "image_url": None}] * 3, "no uuid of a client"
-    assert found.parts[0].options == {"mm_processor_kwargs": {"fps": 4}}
+    assert found.parts[0].options == {"mm_processor_kwargs": {"max_pixels": 9}}
 
 
 @pytest.mark.parametrize(
@@ -236,6 +237,19 @@ def test_one_video_and_eight_images_a_message() -> None:
 def test_options_are_checked_once_for_all_parts() -> None:
     error = refusal(body(video(), media_io_kwargs={"video": {"backend": "other"}}))
     assert (error.status, error.stable_code) == (400, "media_option_invalid")
+    assert error.errors[0].field == "media_io_kwargs.video.backend"
+    for where, kwargs in (("mm_processor_kwargs.fps", {"fps": 4}), ("mm_processor_kwargs.videos_kwargs.size", SCOPED)):
+        for parts in ([], [{"type": "image_url", "image_url": "s3://b/k.png"}]):
+            error = refusal(body(*parts, mm_processor_kwargs=kwargs))
+            assert (error.status, error.stable_code, error.errors[0].field) == (400, "media_option_invalid", where)
+
+
+def test_a_response_of_pictures_has_no_use_for_frame_options() -> None:
+    for turns in ("x", [{"role": "user", "content": [{"type": "input_image", "image_url": "s3://b/k.png"}]}]):
+        with pytest.raises(InvalidRequest) as caught:
+            locate(raw({"input": turns, "media_io_kwargs": {"video": {"fps": 1}}}), LIMITS, "input")
+        assert caught.value.stable_code == "media_option_invalid"
+        assert caught.value.errors[0].field == "media_io_kwargs.video.fps"
 
 
 def test_bodies_without_media_pass_as_they_are() -> None:

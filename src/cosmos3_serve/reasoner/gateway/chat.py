@@ -20,6 +20,7 @@ from cosmos3_serve.reasoner.gateway.question import Question
 from cosmos3_serve.reasoner.gateway.schemas import check_schemas
 from cosmos3_serve.reasoner.media.item import Admitted
 from cosmos3_serve.reasoner.media.locate import Located, locate
+from cosmos3_serve.reasoner.media.options import put_frames
 from cosmos3_serve.reasoner.media.parts import DataSource
 from cosmos3_serve.reasoner.sessions.keys import MediaItem, SessionKey
 from cosmos3_serve.reasoner.sessions.policy import Profile
@@ -142,6 +143,7 @@ class Chat:
         del located
         headers: Headers = []
         with admitted:
+            put_frames(ask.body, admitted.loading)
             key = self._key(scope, tenant, ask, admitted)
             question = Question(front, ask, admitted, key, send, headers, tenant=tenant, wordy=wordy,
                                 stored=body.give_back)  # fmt: skip

@@ -140,8 +140,8 @@ _EVERYWHERE: dict[str, Field] = {
                " guided_whitespace_pattern", "use structured_outputs or response_format"),
 }  # fmt: skip
 _MEDIA = {
-    "mm_processor_kwargs": _gateway("within limits"),
-    "media_io_kwargs": _gateway("within limits"),
+    "mm_processor_kwargs": _gateway("frame options are obeyed exactly or refused; pixel budgets within limits"),
+    "media_io_kwargs": _gateway("`video`: frame options, as above; `image`: `rgba_background_color`"),
 }
 # Of chat and completions.
 _GENERATE = {

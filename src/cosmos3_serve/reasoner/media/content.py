@@ -6,7 +6,7 @@ URLs itself. So every part is either text without media keys, or an image or vid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from cosmos3_serve.media.refusal import Refused, bad, too_large, unsupported
 from cosmos3_serve.media.sniff import Kind
 from cosmos3_serve.reasoner.media.dataurl import parse_data_url
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.media.options import processing_options
+from cosmos3_serve.reasoner.media.options import ProcessingOptions, take_options
 from cosmos3_serve.reasoner.media.parts import DataSource, FileSource, MediaPart, Source, UrlSource
 
 TEXT_TYPES = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"})
@@ -53,11 +53,10 @@ def find_parts(body: dict[str, Any], cut: Mapping[str, Found], limits: MediaLimi
     parts: list[MediaPart] = []
     if not isinstance(messages, list):
         return parts
-    options = {}
     try:
-        options = processing_options(body)
+        options = take_options(body)
     except Refused as refused:
-        raise refused.as_error("media_io_kwargs") from None
+        raise refused.as_error("") from None
     for index, message in enumerate(messages):
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(content, list):
@@ -70,11 +69,23 @@ def find_parts(body: dict[str, Any], cut: Mapping[str, Found], limits: MediaLimi
                 raise refused.as_error(f"messages[{index}].content[{position}]") from None
             if taken is not None:
                 kind, source, content[position] = taken
-                here.append(MediaPart(kind, (index, position), source, options[kind]))
+                here.append(MediaPart(kind, (index, position), source, options.by_kind[kind], frames=options.frames))
         check_counts(here, limits.videos_per_message, limits.images_per_message, "a message")
         parts += here
     check_counts(parts, limits.videos_per_request, limits.images_per_request, "a request")
+    check_used(options, parts)
     return parts
+
+
+def check_used(options: ProcessingOptions, parts: Sequence[MediaPart]) -> None:
+    """
+    Raises:
+        InvalidRequest: code `media_option_invalid`: an option is for media that the request does not hold.
+    """
+    try:
+        options.check_used({part.kind for part in parts})
+    except Refused as refused:
+        raise refused.as_error("") from None
 
 
 def check_counts(parts: list[MediaPart], videos: int, images: int, scope: str) -> None:

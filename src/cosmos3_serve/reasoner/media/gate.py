@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from cosmos3_serve.reasoner.media.blobs import Blob, check_disk
 from cosmos3_serve.reasoner.media.dataurl import decode, decoded_size
 from cosmos3_serve.reasoner.media.fetch import Fetcher
 from cosmos3_serve.reasoner.media.file_record import FileRecord
+from cosmos3_serve.reasoner.media.frame_options import FrameRule
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.item import Admitted, MediaItem
 from cosmos3_serve.reasoner.media.limits import MediaLimits
+from cosmos3_serve.reasoner.media.options import with_frames
 from cosmos3_serve.reasoner.media.parts import DataSource, FileSource, MediaPart
 from cosmos3_serve.reasoner.media.picture_cost import ImageProcessor, PictureCost, picture_cost
 from cosmos3_serve.reasoner.media.probe import Prober
@@ -102,6 +105,7 @@ class MediaGate:
                 if isinstance(result, Exception):
                     raise result
                 admitted.items.append(result)
+            self._name_all(parts, admitted, tenant)
             total = sum(item.size for item in admitted)
             if total > self._limits.max_request_media_bytes:
                 raise self._too_much(total).as_error(parts[-1].param)
@@ -143,11 +147,11 @@ class MediaGate:
         assert verdict.info is not None
         if isinstance(part.source, DataSource):
             check_declared(part.source.mime, verdict.info.mime)
-        info, served, options = verdict.info, original, dict(part.options)
+        info, served = verdict.info, original
         if verdict.served is not None:
             served, info = await self.screen.copy(original, part.kind, verdict, tenant)
             blobs.append(served)
-            options["recipe"] = self._prober.recipe
+        cost, options = self._cost(part, info)
         return MediaItem(
             kind=part.kind,
             where=part.where,
@@ -158,9 +162,9 @@ class MediaGate:
             path=served.path,
             info=info,
             original=verdict.info if verdict.served else None,
-            options=part.options,
-            uuid=self._name(tenant, media_uuid(part.kind, original.sha256, options)),
-            cost=self._cost(info, part.options),
+            options=options,
+            uuid="",
+            cost=cost,
             source=part.source if isinstance(part.source, DataSource) and not verdict.served else None,
         )
 
@@ -181,13 +185,44 @@ class MediaGate:
         if self._quarantined(sha256):
             raise broken("media_quarantined", "this content has stopped a replica and is not taken", "re-encode it")
 
-    def _cost(self, info: MediaInfo, options: Mapping[str, Any]) -> Sampling | PictureCost:
+    def _name_all(self, parts: Sequence[MediaPart], admitted: Admitted, tenant: str) -> None:
+        """Give the items the names that replicas cache them by.
+
+        A replica mixes a request's options into the name, so what it is sent must be the same for the same frames:
+        nothing where they are the model's own choice, else their number, else (several numbers) the rule.
         """
+        pairs = list(zip(admitted.items, parts, strict=True))
+        admitted.loading = self._loading([(item, part) for item, part in pairs if item.kind == "video"])
+        for number, (item, part) in enumerate(pairs):
+            options = with_frames(part.options, admitted.loading) if item.kind == "video" else part.options
+            recipe = {"recipe": self._prober.recipe} if item.original is not None else {}
+            uuid = self._name(tenant, media_uuid(item.kind, item.sha256, {**options, **recipe}))
+            admitted.items[number] = replace(item, options=options, uuid=uuid)
+
+    def _loading(self, videos: Sequence[tuple[MediaItem, MediaPart]]) -> Mapping[str, Any]:
+        rules, counts, usual = [], set[int](), True
+        for item, part in videos:
+            if part.frames is not None and isinstance(item.cost, Sampling):
+                rules.append(part.frames.rule(item.info))
+                counts.add(len(item.cost.indices))
+                usual = usual and item.cost.indices == sample_video(item.info, self._videos, part.options).indices
+        if usual:
+            return {}
+        rule = FrameRule(None, *counts, *counts) if len(counts) == 1 else rules[0]  # a request has one rule for all
+        return rule.as_options()
+
+    def _cost(self, part: MediaPart, info: MediaInfo) -> tuple[Sampling | PictureCost, Mapping[str, Any]]:
+        """What the part costs, and the options that it takes.
+
         Raises:
-            Refused: what a replica would hold of it at once is too much.
+            Refused: what a replica would hold of it at once is too much, or the clip cannot give the frames asked for.
         """
+        options = part.options
         if info.kind == "image":
-            return picture_cost(info, self._pictures, options)
+            return picture_cost(info, self._pictures, options), options
+        rule = part.frames.rule(info) if part.frames else None
+        if rule is not None:
+            options = with_frames(options, rule.as_options())
         try:
             sampling = sample_video(info, self._videos, options)
         except ValueError as error:
@@ -202,7 +237,9 @@ class MediaGate:
                 f"the {frames} that a replica would load are {sampling.decoded_bytes} bytes, more than {limit}",
                 "ffmpeg -i INPUT -vf scale=-2:720 OUTPUT.mp4, or ask for fewer frames (media_io_kwargs.video.fps)",
             )
-        return sampling
+        if part.frames is not None and rule is not None:
+            part.frames.check_obeyed(rule, len(sampling.indices), info)
+        return sampling, options
 
     # ---- uploads ----------------------------------------------------------------------------------------------------
 

@@ -52,11 +52,15 @@ class MediaItem:
 
 
 class Admitted(Sequence[MediaItem]):
-    """The items of one request, in the order of its parts, in use until `release` (or the end of a `with`)."""
+    """The items of one request, in the order of its parts, in use until `release` (or the end of a `with`).
+
+    `loading`: what its body must tell the loader for the frames of its videos; empty: nothing.
+    """
 
     def __init__(self) -> None:
         self.items: list[MediaItem] = []
         self.blobs: list[Blob] = []
+        self.loading: Mapping[str, Any] = {}
 
     @overload
     def __getitem__(self, index: int) -> MediaItem: ...

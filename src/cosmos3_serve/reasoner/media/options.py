@@ -7,11 +7,13 @@ size, a decoder or a pixel budget of terabytes picks what dies.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from cosmos3_serve.media.refusal import bad
 from cosmos3_serve.media.sniff import Kind
+from cosmos3_serve.reasoner.media.frame_options import EVERY, FRAME_OPTIONS, LEAST_FRAMES, FrameOptions, OptionRefused
+from cosmos3_serve.reasoner.media.sampling import LOADER_MAX_FPS, LOADER_MAX_FRAMES
 
 MAX_PIXELS = 25_165_824  # the model's own budget for a whole video
 Check = tuple[Callable[[Any], bool], str]
@@ -31,80 +33,154 @@ def _rate(most: int) -> Check:
     )
 
 
-_FRAMES, _PIXELS = _whole(1, 768), _whole(1, MAX_PIXELS)
+_NUMBER, _PIXELS = _whole(LEAST_FRAMES, LOADER_MAX_FRAMES), _whole(1, MAX_PIXELS)
 _FLAG: Check = (lambda v: isinstance(v, bool), "true or false")
 _COLOUR: Check = (
     lambda v: isinstance(v, list) and len(v) == 3 and all(isinstance(c, int) and 0 <= c <= 255 for c in v),
     "three whole numbers from 0 to 255",
 )
+_FRAMES: Mapping[str, Check] = {
+    "fps": _rate(int(LOADER_MAX_FPS)),
+    "num_frames": _NUMBER,
+    "min_frames": _whole(1, LOADER_MAX_FRAMES),
+    "max_frames": _NUMBER,
+}
 _IO: Mapping[Kind, Mapping[str, Check]] = {
     "video": {
-        "fps": _rate(30),
-        "num_frames": (lambda v: v == -1 or _FRAMES[0](v), "-1 or a whole number from 1 to 768"),
-        "min_frames": _FRAMES,
-        "max_frames": _FRAMES,
+        **_FRAMES,
+        "num_frames": (lambda v: v == EVERY or _NUMBER[0](v), f"-1 or {_NUMBER[1]}"),
     },
     "image": {"rgba_background_color": _COLOUR},
 }
-_PROCESSOR: Mapping[str, Check] = {
-    "fps": _rate(60),
-    "num_frames": _FRAMES,
-    "min_pixels": _PIXELS,
-    "max_pixels": _PIXELS,
-    "cap_pixels_per_frame": _FLAG,
-    "max_video_tokens": _whole(1, 16_384),
-}
+_SHARED: Mapping[str, Check] = {"min_pixels": _PIXELS, "max_pixels": _PIXELS}
+_OF_VIDEOS: Mapping[str, Check] = {**_FRAMES, "cap_pixels_per_frame": _FLAG, "max_video_tokens": _whole(1, 16_384)}
 _EDGES: Mapping[str, Check] = {"shortest_edge": _PIXELS, "longest_edge": _PIXELS}
-_NESTED = ("videos_kwargs", "images_kwargs")
+_NESTED: Mapping[str, Kind] = {"videos_kwargs": "video", "images_kwargs": "image"}
+_PROCESSOR = "mm_processor_kwargs"
+_LOADER = "media_io_kwargs"
 
 
-def processing_options(body: Mapping[str, Any]) -> dict[Kind, dict[str, Any]]:
-    """Per kind: `mm_processor_kwargs` and that kind's `media_io_kwargs`, where given.
+@dataclass(frozen=True, slots=True)
+class ProcessingOptions:
+    """
+    Args:
+        by_kind: per kind `mm_processor_kwargs` and that kind's `media_io_kwargs`, where given, without frame options.
+        frames: which frames of its videos; None: the model's own choice.
+        only: option -> the one kind of media that it can matter to.
+    """
+
+    by_kind: Mapping[Kind, dict[str, Any]]
+    frames: FrameOptions | None = None
+    only: Mapping[str, Kind] = field(default_factory=dict)
+
+    def check_used(self, kinds: Collection[Kind]) -> None:
+        """
+        Args:
+            kinds: of the request's media.
+
+        Raises:
+            OptionRefused: an option that nothing in the request heeds.
+        """
+        for path, kind in self.only.items():
+            if kind not in kinds:
+                raise OptionRefused((path,), f"{path} is for a {kind}, and the request has none", "leave it out")
+
+
+def take_options(body: MutableMapping[str, Any]) -> ProcessingOptions:
+    """What the request says about processing, checked; the frame options are taken out of `body` (changed in place).
 
     Raises:
-        Refused: 400 `media_option_invalid`: no object, a key that a client may not set, or a value out of range.
+        OptionRefused: no object, a key that a client may not set, a value out of range, or frame options that
+            contradict each other.
     """
-    processor = _object(body, "mm_processor_kwargs")
-    _check_processor(processor, "mm_processor_kwargs")
-    given = _object(body, "media_io_kwargs")
-    for modality in given:
+    processor, loader = dict(_object(body, _PROCESSOR)), dict(_object(body, _LOADER))
+    only: dict[str, Kind] = {}
+    _check_all(processor, {**_SHARED, **_OF_VIDEOS}, _PROCESSOR, ("size", *_NESTED))
+    only |= {f"{_PROCESSOR}.{key}": "video" for key in processor.keys() & _OF_VIDEOS.keys()}
+    for name, kind in _NESTED.items():
+        where = f"{_PROCESSOR}.{name}"
+        nested = dict(_object(processor, name, _PROCESSOR))
+        _check_all(nested, {**_SHARED, **(_OF_VIDEOS if kind == "video" else {})}, where, ("size",))
+        only |= {f"{where}.{key}": kind for key in nested}
+        if name in processor:
+            processor[name] = nested
+    for modality in loader:
         if modality not in _IO:
-            raise bad("media_option_invalid", f"media_io_kwargs has no {modality[:40]!a}", "use video or image")
-    options: dict[Kind, dict[str, Any]] = {}
+            path = f"{_LOADER}.{modality[:40]}"
+            raise OptionRefused((path,), f"{_LOADER} has no {modality[:40]!a}", "use video or image")
     for kind, allowed in _IO.items():
-        loading = _object(given, kind)
-        for key, value in loading.items():
-            _check(key, value, allowed, f"media_io_kwargs.{kind}")
-        found = {"mm_processor_kwargs": dict(processor), "media_io_kwargs": dict(loading)}
-        options[kind] = {name: value for name, value in found.items() if value}
-    return options
+        where = f"{_LOADER}.{kind}"
+        loader[kind] = dict(_object(loader, kind, _LOADER))
+        _check_all(loader[kind], allowed, where)
+        only |= {f"{where}.{key}": kind for key in loader[kind]}
+    scoped = processor.get("videos_kwargs", {})
+    frames = FrameOptions.resolve(
+        ((f"{_LOADER}.video", loader["video"]), (f"{_PROCESSOR}.videos_kwargs", scoped), (_PROCESSOR, processor))
+    )
+    for place in (loader["video"], scoped, processor):
+        for name in FRAME_OPTIONS:
+            place.pop(name, None)
+    processor = {key: value for key, value in processor.items() if value != {}}
+    loader = {key: value for key, value in loader.items() if value}
+    _put(body, processor, loader)
+    by_kind: dict[Kind, dict[str, Any]] = {}
+    for kind in _IO:
+        heeded = {key: value for key, value in processor.items() if _NESTED.get(key, kind) == kind}
+        given = {_PROCESSOR: heeded, _LOADER: loader.get(kind, {})}
+        by_kind[kind] = {name: value for name, value in given.items() if value}
+    return ProcessingOptions(by_kind, frames, only)
 
 
-def _check_processor(kwargs: Mapping[str, Any], where: str) -> None:
+def put_frames(body: MutableMapping[str, Any], loading: Mapping[str, Any]) -> None:
+    """Have a replica use the frames that its loader picks by `loading`, and no others (`body` is changed in place)."""
+    if loading:
+        processor = _unsampled(_object(body, _PROCESSOR))
+        _put(body, processor, {**_object(body, _LOADER), "video": dict(loading)})
+
+
+def with_frames(options: Mapping[str, Any], loading: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of one video, as `ProcessingOptions.by_kind` has them, with these for the loader."""
+    if not loading:
+        return dict(options)
+    return {**options, _PROCESSOR: _unsampled(_object(options, _PROCESSOR)), _LOADER: dict(loading)}
+
+
+def _unsampled(processor: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the loader has kept every frame, the processor would choose among them by numbers of its own."""
+    return {**processor, "videos_kwargs": {**_object(processor, "videos_kwargs"), "do_sample_frames": False}}
+
+
+def _put(body: MutableMapping[str, Any], processor: Mapping[str, Any], loader: Mapping[str, Any]) -> None:
+    for name, value in ((_PROCESSOR, processor), (_LOADER, loader)):
+        body.pop(name, None)
+        if value:
+            body[name] = value
+
+
+def _check_all(
+    kwargs: Mapping[str, Any], allowed: Mapping[str, Check], where: str, besides: Collection[str] = ()
+) -> None:
     for key, value in kwargs.items():
-        if key == "size":
-            for edge, pixels in _object(kwargs, "size").items():
-                _check(edge, pixels, _EDGES, f"{where}.size")
-        elif key in _NESTED and where == "mm_processor_kwargs":
-            _check_processor(_object(kwargs, key), f"{where}.{key}")
-        else:
-            _check(key, value, _PROCESSOR, where)
+        if key == "size" and key in besides:
+            _check_all(_object(kwargs, key, where), _EDGES, f"{where}.size")
+        elif key not in besides:
+            _check(key, value, allowed, where)
 
 
 def _check(key: str, value: Any, allowed: Mapping[str, Check], where: str) -> None:
+    path = f"{where}.{key[:40]}"
     if key not in allowed:
-        raise bad(
-            "media_option_invalid", f"{where}.{key[:40]} is not for clients to set", f"use {', '.join(sorted(allowed))}"
-        )
+        raise OptionRefused((path,), f"{path} is not for clients to set", f"use {', '.join(sorted(allowed))}")
     fits, wanted = allowed[key]
     if not fits(value):
-        raise bad("media_option_invalid", f"{where}.{key} is not {wanted}", f"send {wanted}")
+        raise OptionRefused((path,), f"{path} is not {wanted}", f"send {wanted}")
 
 
-def _object(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _object(holder: Mapping[str, Any], key: str, where: str = "") -> Mapping[str, Any]:
     value = holder.get(key)
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise bad("media_option_invalid", f"{key} is not an object")
+        path = f"{where}.{key}" if where else key
+        raise OptionRefused((path,), f"{path} is not an object")
     return value

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cosmos3_serve.media.sniff import Kind
+from cosmos3_serve.reasoner.media.frame_options import FrameOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,10 @@ class MediaPart:
         kind: what the part says it is.
         where: index of the message (of the item, in `input`), index of the part in its content.
         source: where the bytes are.
-        options: everything in the request that changes the tokens made of the bytes: the part's own extra keys and the
-            request's `mm_processor_kwargs` and `media_io_kwargs`.
+        options: everything in the request that changes the tokens made of the bytes, besides `frames`: the request's
+            `mm_processor_kwargs` and `media_io_kwargs`.
         turns: the field of the body that holds the conversation.
+        frames: which frames of its videos the request asks for; None leaves it to the model.
     """
 
     kind: Kind
@@ -58,6 +60,7 @@ class MediaPart:
     source: Source
     options: Mapping[str, Any] = field(default_factory=dict)
     turns: str = "messages"
+    frames: FrameOptions | None = None
 
     @property
     def param(self) -> str:

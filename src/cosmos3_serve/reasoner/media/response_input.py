@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cosmos3_serve.media.refusal import Refused, bad, unsupported
-from cosmos3_serve.reasoner.media.content import TEXT_TYPES, Found, Taken, check_counts, source_of
+from cosmos3_serve.reasoner.media.content import TEXT_TYPES, Found, Taken, check_counts, check_used, source_of
 from cosmos3_serve.reasoner.media.limits import MediaLimits
-from cosmos3_serve.reasoner.media.options import processing_options
+from cosmos3_serve.reasoner.media.options import take_options
 from cosmos3_serve.reasoner.media.parts import FileSource, MediaPart
 
 # Items besides messages that hold no media; what a tool has said is looked into.
@@ -29,13 +29,11 @@ def find_input_parts(body: dict[str, Any], cut: Mapping[str, Found], limits: Med
     """
     items = body.get("input")
     parts: list[MediaPart] = []
-    if not isinstance(items, list):
-        return parts
     try:
-        options = processing_options(body)["image"]
+        options = take_options(body)
     except Refused as refused:
-        raise refused.as_error("media_io_kwargs") from None
-    for index, item in enumerate(items):
+        raise refused.as_error("") from None
+    for index, item in enumerate(items if isinstance(items, list) else ()):
         try:
             name, content = _content(item)
         except Refused as refused:
@@ -48,10 +46,11 @@ def find_input_parts(body: dict[str, Any], cut: Mapping[str, Found], limits: Med
                 raise refused.as_error(f"input[{index}].{name}[{position}]") from None
             if taken is not None:
                 kind, source, content[position] = taken
-                here.append(MediaPart(kind, (index, position), source, options, "input"))
+                here.append(MediaPart(kind, (index, position), source, options.by_kind[kind], "input"))
         check_counts(here, limits.videos_per_message, limits.images_per_message, "a message")
         parts += here
     check_counts(parts, limits.videos_per_request, limits.images_per_request, "a request")
+    check_used(options, parts)
     return parts
 
 

@@ -15,8 +15,11 @@ from typing import Any
 
 from cosmos3_serve.reasoner.media.info import MediaInfo
 
-_LOADER_MAX_FPS = 30.0
-_LOADER_MAX_FRAMES = 768
+# vLLM's loader for this model family.
+LOADER_FPS = 2.0
+LOADER_MAX_FPS = 30.0
+LOADER_MIN_FRAMES = 4
+LOADER_MAX_FRAMES = 768
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,30 +116,24 @@ def frame_indices(total: int, fps: float, processor: VideoProcessor, options: Ma
     """Indices that the loader picks, then those that the processor keeps of them.
 
     The loader reads `media_io_kwargs.video`; its `fps` is 2 unless set there. Where it has picked every frame, the
-    processor picks once more, by its own numbers or `mm_processor_kwargs`.
+    processor picks once more by its own numbers, unless `do_sample_frames` is false.
     """
     count = loaded_frames(total, fps, options)
     indices = spread(total, count)
     if count != total:
         return indices
-    kwargs = _video_kwargs(options)
-    if kwargs.get("do_sample_frames") is False:
+    if _video_kwargs(options).get("do_sample_frames") is False:
         return indices
-    if kwargs.get("num_frames") is not None:
-        count = int(kwargs["num_frames"])
-    else:
-        count = int(total / fps * float(kwargs.get("fps") or processor.fps))
-        count = max(count, int(kwargs.get("min_frames", processor.min_frames)))
-        count = min(count, int(kwargs.get("max_frames", processor.max_frames)))
-    return spread(total, max(1, min(count, total)))
+    count = max(int(total / fps * processor.fps), processor.min_frames)
+    return spread(total, max(1, min(count, processor.max_frames, total)))
 
 
 def loaded_frames(total: int, fps: float, options: Mapping[str, Any]) -> int:
     """Frames that the loader decodes and holds at once."""
     loading = options.get("media_io_kwargs", {})
-    wanted = min(float(loading.get("fps", 2)), _LOADER_MAX_FPS)
-    most = min(int(loading.get("max_frames", _LOADER_MAX_FRAMES)), _LOADER_MAX_FRAMES)
-    return min(max(int(total / fps * wanted), int(loading.get("min_frames", 4))), most, total)
+    wanted = min(float(loading.get("fps", LOADER_FPS)), LOADER_MAX_FPS)
+    most = min(int(loading.get("max_frames", LOADER_MAX_FRAMES)), LOADER_MAX_FRAMES)
+    return min(max(int(total / fps * wanted), int(loading.get("min_frames", LOADER_MIN_FRAMES))), most, total)
 
 
 def spread(total: int, count: int) -> list[int]:
