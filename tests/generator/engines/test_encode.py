@@ -1,5 +1,9 @@
 """What is written can be read back, is the same each time, and is there whole or not at all."""
 
+import os
+import shutil
+import subprocess
+
 import av
 import numpy as np
 import pytest
@@ -77,3 +81,19 @@ def test_failure_leaves_the_old_file_and_no_part(tmp_path):
 def test_files_are_readable_by_others(tmp_path):
     write_jpeg(tmp_path / "a.jpg", picture(16, 40), 95)
     assert (tmp_path / "a.jpg").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root, to mount a small file system")
+def test_a_full_disk_is_told_in_words(tmp_path):
+    """A real one of one mebibyte; the encoder is another process, whose error says nothing."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(small)], check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    noise = np.random.default_rng(0).integers(0, 255, (24, 256, 256, 3), np.uint8)
+    try:
+        with pytest.raises(OSError, match="No space left on device"):
+            write_mp4(small / "a.mp4", noise, 24, 10)
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)

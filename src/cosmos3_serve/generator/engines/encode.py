@@ -6,7 +6,9 @@ sides padded by repeating the last row.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +18,12 @@ import numpy as np
 from PIL import Image
 
 from cosmos3_serve.generator.engines.inputs import Frames
+from cosmos3_serve.media.container import check_whole
+from cosmos3_serve.media.refusal import Refused
 
 # x264's output depends on its number of threads; a fixed one gives the same bytes on machines of any size.
 _THREADS = "4"
+FULL_BYTES = 4 * 1024**2  # free on a disk that an encoder calls full
 
 
 def write_jpeg(path: Path, frame: Frames, quality: int) -> None:
@@ -49,6 +54,25 @@ def write_mp4(path: Path, frames: Frames, fps: float, quality: int) -> None:
         with writer:
             for frame in frames:
                 writer.append_data(np.pad(frame, pad, mode="edge") if any(p[1] for p in pad) else frame)
+        _check_written(partial, len(frames))
+
+
+def _check_written(path: Path, frames: int) -> None:
+    """The encoder is another process, and imageio does not look at how it ended: a full disk may leave half a clip.
+
+    Raises:
+        OSError: it did not write all frames.
+    """
+    import av
+
+    try:
+        check_whole(path, "mp4")
+        with av.open(str(path)) as container:
+            written = container.streams.video[0].frames
+    except (Refused, av.FFmpegError, IndexError):
+        written = 0
+    if written != frames:
+        raise OSError(errno.EIO, f"the encoder wrote {written} of {frames} frames")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -68,6 +92,12 @@ def _whole_file(path: Path) -> Iterator[Path]:
             os.fsync(stream.fileno())
         partial.chmod(0o644)
         partial.replace(path)
+    except OSError as error:
+        full = error.errno in (None, errno.EPIPE, errno.EIO) and shutil.disk_usage(path.parent).free < FULL_BYTES
+        partial.unlink(missing_ok=True)
+        if full:  # the encoder's process says only that it ended
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

@@ -25,6 +25,7 @@ from cosmos3_serve.errors import EngineFailed, SampleCode, SampleError
 from cosmos3_serve.generator.batch_files import PRIVATE
 from cosmos3_serve.generator.engines.framework.answers import Answers
 from cosmos3_serve.generator.engines.framework.faults import fault_of, root_cause
+from cosmos3_serve.generator.engines.framework.inputs import Inputs, clean_inputs
 from cosmos3_serve.generator.engines.framework.overrides import override_fields
 from cosmos3_serve.generator.engines.framework.turns import Turn, Turns
 from cosmos3_serve.generator.engines.guard import upstream_checks
@@ -150,8 +151,16 @@ class FrameworkEngine:
             TimeoutError: upstream gave its batch up.
             EngineFailed: anything else; in company the fault may be a neighbour's.
         """
+        clean = clean_inputs(job)
+        inputs = await asyncio.to_thread(clean.__enter__)
+        try:
+            return await self._generated(job, inputs)
+        finally:
+            await asyncio.shield(asyncio.to_thread(clean.__exit__, None, None, None))
+
+    async def _generated(self, job: EngineJob, inputs: Inputs) -> EngineResult:
         sample = ResolvedSample.model_validate(job.args)
-        overrides = await self._overrides(override_fields(job.args, job.output_dir))
+        overrides = await self._overrides(override_fields(inputs.args, job.output_dir))
         async with self._turns.enter(wave_key(sample), shape_key(sample)) as (turn, seat):
             await self._loaded()
             started = time.monotonic()
@@ -163,8 +172,9 @@ class FrameworkEngine:
         # Upstream does not tell its phases apart: this one holds denoising, decoding, encoding and writing.
         return EngineResult(
             name=job.name,
-            outputs=outputs,
+            outputs=inputs.named(outputs),
             wave=wave,
+            media=inputs.media,
             compute=SampleCompute(device=self._info.device, dtype=self._info.dtype),
             phases={"inference": seconds},
             guardrails=record,
