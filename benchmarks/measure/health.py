@@ -33,11 +33,14 @@ NOTE = (
 def health(service: LocalGenerator, cores: int, seconds: float, artifact_bytes: int, fields: dict[str, Any]) -> Section:
     rows: list[list[Any]] = [["load", "questions", "p50 ms", "p99 ms", "max ms", "control p99 ms", "artifact MB/s"]]
     figures: dict[str, Any] = {}
-    with load.client(service) as http, Echo() as echo:
+    with load.client(service) as http:
         answer = http.post("/v1/batches", json={"samples": load.samples(1, num_frames=1, num_steps=1)})
         demand(answer.status_code == 200, f"HTTP {answer.status_code}")
         path = answer.json()["artifacts"][0]["path"]
-        inflate(service.output_root, path, artifact_bytes)
+    service.stop()
+    inflate(service.output_root, path, artifact_bytes)
+    service.launch().wait_ready()
+    with load.client(service) as http, Echo() as echo:
         for name, batches, download in (
             ("none", False, False),
             ("16 batches", True, False),

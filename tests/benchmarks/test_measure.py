@@ -100,23 +100,20 @@ def test_an_invalid_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "out").exists()
 
 
-@pytest.fixture
-async def core(tmp_path: Path) -> Any:
+async def test_a_grown_artifact_is_declared_with_its_new_size_and_hash(tmp_path: Path) -> None:
     core = await start_core(tmp_path, FakeClock())
-    yield core
-    await core.coordinator.close()
-
-
-async def test_a_grown_artifact_is_declared_with_its_new_size_and_hash(core: Any) -> None:
     await core.submit("a", "b", id="r")
     body = await core.finish("r")
+    await core.coordinator.close()
     path = body["artifacts"][0]["path"]
     digest = big_artifact.inflate(core.root, path, 3_000_000)
+    core = await start_core(tmp_path, FakeClock())
     found = await core.coordinator.artifact(path, tenant="t")
     assert (found.bytes, found.sha256) == (3_000_000, digest)
     assert hashlib.sha256(found.path.read_bytes()).hexdigest() == digest
     other = await core.coordinator.artifact(body["artifacts"][1]["path"], tenant="t")
     assert other.sha256 == body["artifacts"][1]["sha256"]
+    await core.coordinator.close()
 
 
 def test_results_of_this_repository_say_what_they_are() -> None:

@@ -24,7 +24,7 @@ from cosmos3_serve.errors import (
     SampleCode,
 )
 from cosmos3_serve.generator import delivery as delivery_module
-from cosmos3_serve.generator.batch_files import BatchFiles
+from cosmos3_serve.generator.ledger.files import BatchFiles
 
 
 def names(count: int) -> list[str]:
@@ -210,8 +210,8 @@ async def test_no_path_of_the_server_leaves(make_core: MakeCore) -> None:
     assert response["outputs"][0]["args"]["output_dir"] == "r1/v"
     assert response["samples"][1]["message"] == "cannot open <path>"
     assert str(core.root) not in json.dumps(response)
-    batch = await core.coordinator._ledger.load("r1")
-    assert batch.samples[0].inputs[0]["uri"] == uri and batch.samples[0].inputs[0]["bytes"] == 6
+    first, _ = await core.coordinator._ledger.details("r1", results=True)
+    assert first.inputs[0]["uri"] == uri and first.inputs[0]["bytes"] == 6
     assert list((core.root / ".cosmos3" / "staging").iterdir()) == []
 
 
@@ -325,16 +325,23 @@ async def test_the_response_is_not_there_before_the_end_and_the_same_bytes_after
 
 
 async def test_what_a_view_calls_ended_has_its_response(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in the moment in which the summary of the batch is still being written."""
-    gate, write = threading.Event(), BatchFiles.write_summary
-    monkeypatch.setattr(BatchFiles, "write_summary", lambda *args: gate.wait(10) and write(*args))
+    """The samples have ended, the response is being written: until the end is on disk the batch runs."""
+    gate, write = threading.Event(), BatchFiles.write_response
+    monkeypatch.setattr(BatchFiles, "write_response", lambda *args: gate.wait(10) and write(*args))
     await core.submit("a")
-    while (await core.coordinator.view("r1", tenant="t")).state is not BatchState.SUCCEEDED:  # noqa: ASYNC110
+    while (view := await core.coordinator.view("r1", tenant="t")).samples[0].state.value != "succeeded":  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    assert core.coordinator._ledger.live("r1") is not None
-    assert b'"outputs"' in await core.coordinator.response("r1", tenant="t")
+    assert view.state is BatchState.RUNNING and "response" not in view.links
+    with pytest.raises(Conflict):
+        await core.coordinator.response("r1", tenant="t")
+    cancelling = asyncio.create_task(core.coordinator.cancel("r1", tenant="t"))
+    await settle()
     gate.set()
+    await cancelling
     await core.finish()
+    assert (await core.coordinator.view("r1", tenant="t")).state is BatchState.SUCCEEDED
+    assert b'"outputs"' in await core.coordinator.response("r1", tenant="t")
+    assert [event.type async for event in core.coordinator.events("r1", tenant="t")][-1] == "end"
 
 
 async def test_another_tenants_batch_is_not_found(core: Core) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import sqlite3
 from typing import Any
 
 import pytest
 from support.core import PROFILE, Core, MakeCore, image
+from support.disks import failing_disk
 from support.fake_engine import INFO, FakeEngine
 from support.fakes import until
 
@@ -27,7 +28,7 @@ from cosmos3_serve.errors import (
     StorageAuthorizationError,
     ValidationFailed,
 )
-from cosmos3_serve.generator import journal as journal_module
+from cosmos3_serve.generator import desk
 
 
 async def refused(core: Core, kind: type[Cosmos3Error], *samples: Any, **fields: Any) -> Cosmos3Error:
@@ -137,7 +138,7 @@ async def test_the_same_body_reruns_only_what_may_be_retried_with_the_same_seeds
     assert codes == ["succeeded", "guardrail_blocked", "engine_failed"]
     core.engine.calls.clear()
     view = await core.submit("good", "blocked", "crash")
-    assert [s.state for s in view.samples] == ["succeeded", "failed", "queued"]
+    assert [s.state for s in view.samples[:2]] == ["succeeded", "failed"] and not view.samples[2].state.ended
     after = await core.finish()
     assert core.engine.calls == [["r1/crash"]]
     assert [s["code"] or s["state"] for s in after["samples"]] == ["succeeded", "guardrail_blocked", "succeeded"]
@@ -177,14 +178,28 @@ async def test_a_rerun_starts_from_an_empty_directory(core: Core) -> None:
     assert [p.name for p in (core.root / "r1" / "a").iterdir()] == ["vision.jpg"]
 
 
+async def test_requests_that_arrive_together_share_the_limit_of_bytes(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is counted before its acceptance is written, not after."""
+    monkeypatch.setattr(desk, "MAX_HELD_BYTES", 100_000)
+    core.engine.script["s"] = ["slow"]
+    large = [image("s", extra={"k": "x" * 40_000}) for _ in range(10)]
+    arrivals = [core.submit(body, id=f"r{n}", detached=True) for n, body in enumerate(large)]
+    outcomes = await asyncio.gather(*arrivals, return_exceptions=True)
+    accepted = [n for n, outcome in enumerate(outcomes) if not isinstance(outcome, QueueFull)]
+    assert len(accepted) == 2
+    core.engine.gate.set()
+    for n in accepted:
+        await core.finish(f"r{n}")
+    await core.submit(image("s", extra={"k": "x" * 40_000}), id="r99")  # nothing stays counted
+    await core.finish("r99")
+
+
 async def test_a_full_disk_refuses_the_batch_and_the_next_try_works(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, "full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(journal_module.os, "pwrite", full)
+    with failing_disk(monkeypatch):
         error = await refused(core, NotReady, image("a"))
     assert error.stable_code == "disk_full"
     await core.submit("a")
@@ -196,11 +211,7 @@ async def test_a_disk_that_fills_while_samples_run_loses_no_result(core: Core, m
     await core.submit("a")
     await until(lambda: len(core.engine.calls) == 1)
 
-    def full(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, "full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(journal_module.os, "pwrite", full)
+    with failing_disk(monkeypatch):
         core.engine.gate.set()
         await until(lambda: core.coordinator.stats().disk_trouble is not None)
         assert (await core.coordinator.view("r1", tenant="t")).state is BatchState.RUNNING
@@ -271,11 +282,10 @@ async def test_a_damaged_batch_is_reported_and_its_id_refused(make_core: MakeCor
     await core.submit("a")
     await core.finish()
     await core.coordinator.close()
-    home = core.root / ".cosmos3" / "ledger" / "r1"
-    (home / "summary.json").unlink()
-    data = bytearray((home / "journal.jsonl").read_bytes())
-    data[20] ^= 1
-    (home / "journal.jsonl").write_bytes(data)
+    database = sqlite3.connect(core.root / ".cosmos3" / "ledger.sqlite")
+    database.execute("UPDATE batch SET ended_at = 'melted'")
+    database.commit()
+    database.close()
     core = await make_core()
     with pytest.raises(Conflict):
         await core.submit("a")

@@ -15,8 +15,8 @@ from support.hub import OTHER_TOKEN, StubHub, stub_hub
 from cosmos3_serve.errors import Cosmos3Error
 from cosmos3_serve.generator import dry_run as module
 from cosmos3_serve.generator import prepare as preparation
-from cosmos3_serve.generator.batch_files import RootLock
 from cosmos3_serve.generator.dry_run import dry_run
+from cosmos3_serve.generator.ledger.files import RootLock
 from cosmos3_serve.service import http_server
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.assets import GUARDRAIL1, GUARDRAIL_1_0, NANO, QWEN_GUARD, WAN_VAE

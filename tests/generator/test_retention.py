@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -14,12 +15,12 @@ from support.fakes import until
 
 from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import Conflict, NotFound
-from cosmos3_serve.generator.batch import Summary
+from cosmos3_serve.generator.ledger.batch import Summary
 from cosmos3_serve.generator.retention import RetentionPolicy, to_expire, to_forget
 
 
 def summary(name: str, ended_at: float, size: int, expired_at: float | None = None) -> Summary:
-    return Summary(name, "t", "", BatchState.SUCCEEDED, 0.0, ended_at, size, expired_at)
+    return Summary(name, "t", "", BatchState.SUCCEEDED, 0.0, ended_at, size, expired_at, age_at=ended_at)
 
 
 POLICY = RetentionPolicy(max_age_s=100, max_bytes=1000, max_batches=5, max_names=2)
@@ -84,10 +85,47 @@ async def test_bytes_on_disk_are_bounded_while_batches_keep_coming(make_core: Ma
     assert (await core.coordinator.view("r0", tenant="t")).state is BatchState.EXPIRED
 
 
+async def test_a_wall_clock_that_jumps_expires_nothing(make_core: MakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = await make_core(retention_hours=1)
+    for n in range(3):
+        await core.submit("a", id=f"r{n}")
+        await core.finish(f"r{n}")
+    right = core.clock.now
+    monkeypatch.setattr(core.clock, "now", lambda: right() + 365 * 86400)
+    await rounds(core, 62)
+    await core.submit("a", id="r3")
+    await core.finish("r3")
+    monkeypatch.setattr(core.clock, "now", right)
+    await rounds(core, 62)
+    assert [view.state.value for view in await core.coordinator.list(tenant="t")] == ["succeeded"] * 4
+    await rounds(core, 3700)  # and an hour of running is an hour all the same
+    await until(lambda: not any((core.root / f"r{n}").exists() for n in range(4)))
+
+
+async def test_the_time_between_two_processes_counts(make_core: MakeCore) -> None:
+    core = await make_core(retention_hours=1)
+    await core.submit("a")
+    await core.finish()
+    await core.coordinator.close()
+    core.clock.time += 3700
+    core = await make_core(retention_hours=1)
+    await rounds(core, 31)
+    await until(lambda: not (core.root / "r1").exists())
+
+
+async def rounds(core: Core, seconds: int) -> None:
+    """Let time go by in rounds of the retention, each with what it does in threads."""
+    for _ in range(0, seconds, 31):
+        await core.clock.advance(31)
+        await asyncio.sleep(0.005)
+
+
 def _used(core: Core) -> int:
     total = 0
     for folder, _, names in os.walk(core.root):  # unlike rglob it bears that a folder goes while it looks
         for name in names:
+            if name.startswith("ledger.sqlite"):
+                continue  # it belongs to no batch
             with suppress(FileNotFoundError):
                 total += Path(folder, name).stat().st_size
     return total

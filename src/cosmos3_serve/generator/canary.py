@@ -21,8 +21,8 @@ from cosmos3_serve.contract.profile import EngineProfile
 from cosmos3_serve.contract.resolve import resolve_sample
 from cosmos3_serve.contract.sample import SampleOverrides
 from cosmos3_serve.errors import Cosmos3Error
-from cosmos3_serve.generator.batch_files import PRIVATE
 from cosmos3_serve.generator.engines.job import EngineJob, EngineResult
+from cosmos3_serve.generator.ledger.files import PRIVATE
 
 log = structlog.get_logger(__name__)
 

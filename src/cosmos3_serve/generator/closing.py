@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from cosmos3_serve.errors import Cosmos3Error, ServiceFailure
-from cosmos3_serve.generator.ledger import Ledger
+from cosmos3_serve.generator.ledger.ledger import Ledger
 from cosmos3_serve.generator.outcomes import Service, build_response
 from cosmos3_serve.generator.scribe import Scribe
 from cosmos3_serve.generator.staging import Stager
@@ -68,7 +68,8 @@ class Closing:
                 requested = (await self._ledger.request(request_id))["samples"]
             except (ServiceFailure, KeyError):
                 requested = [{} for _ in batch.samples]  # the request is unreadable; the results are not
-            response = await asyncio.to_thread(build_response, batch, requested, self._service)
+            samples = await self._ledger.details(request_id, results=True)
+            response = await asyncio.to_thread(build_response, batch, samples, requested, self._service)
             await self._scribe.end(batch, response)
         except Exception as error:
             log.error("response_failed", exception=type(error).__name__)

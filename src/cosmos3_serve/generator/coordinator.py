@@ -15,20 +15,22 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.profile import EngineProfile
+from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.contract.views import BatchEvent, BatchState, BatchView
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import Conflict, Draining, NotFound, SampleCode, SampleError
-from cosmos3_serve.generator.batch import Batch, Summary
 from cosmos3_serve.generator.closing import Closing
 from cosmos3_serve.generator.delivery import Delivery
 from cosmos3_serve.generator.desk import FrontDesk
-from cosmos3_serve.generator.events import EventHub, events_of, instant
+from cosmos3_serve.generator.events import EventHub, instant
 from cosmos3_serve.generator.guardrails.gate import TextGuardPort, text_gate
 from cosmos3_serve.generator.kept_durations import KeptDurations
-from cosmos3_serve.generator.ledger import Ledger
+from cosmos3_serve.generator.ledger.batch import Batch, SampleDetail, Summary
+from cosmos3_serve.generator.ledger.ledger import Ledger
 from cosmos3_serve.generator.outcomes import ArtifactFile, Service, batch_view, summary_view
 from cosmos3_serve.generator.ports import Clock, EnginePort, NoObserver, Observer, SystemClock
 from cosmos3_serve.generator.pump import Pump
@@ -251,13 +253,9 @@ class Coordinator:
 
     async def list(self, *, tenant: str, limit: int = 50, after: str | None = None) -> list[BatchView]:
         """The tenant's batches, newest first, without their samples; those after `after` when it is given."""
-        summaries = [self._ledger.find(batch.request_id) for batch in self._ledger.live_batches()]
-        mine = [s for s in (*summaries, *self._ledger.ended()) if s is not None and s.tenant == tenant]
-        mine.sort(key=lambda s: (s.created_at, s.request_id), reverse=True)
-        if after is not None:
-            last = self._known(after, tenant)
-            mine = [s for s in mine if (s.created_at, s.request_id) < (last.created_at, last.request_id)]
-        return [summary_view(s, self._settings.model) for s in mine[: max(1, min(limit, MAX_LISTED))]]
+        last = None if after is None else self._known(after, tenant)
+        mine = await self._ledger.listed(tenant, max(1, min(limit, MAX_LISTED)), last)
+        return [summary_view(summary, self._settings.model) for summary in mine]
 
     async def response(self, request_id: str, *, tenant: str) -> bytes:
         """The response, the same bytes every time. Raises Conflict (`batch_not_ended`), NotFound."""
@@ -283,18 +281,16 @@ class Coordinator:
             at = instant(summary.expired_at)
             yield BatchEvent(id=last + 1, type="end", state=BatchState.EXPIRED, at=at)
             return
-        batch = await self._ledger.load(request_id)
-
-        async def replay() -> Sequence[BatchEvent]:
-            return events_of(await self._ledger.records(request_id), batch)
-
-        if self._ledger.live(request_id) is None:
-            for event in await replay():
-                if event.id > last:
-                    yield event
+        read = partial(self._ledger.events, request_id)
+        batch = self._ledger.live(request_id)
+        if batch is not None:
+            async for event in self._hub.follow(request_id, at=batch.seq, after=last, replay=read):
+                yield event
             return
-        async for event in self._hub.follow(request_id, at=batch.seq, after=last, replay=replay):
-            yield event
+        while page := await read(last):
+            for event in page:
+                yield event
+            last = page[-1].id
 
     async def artifact(self, path: str, *, tenant: str) -> ArtifactFile:
         """A file that the tenant's ledger declares, by its path relative to the output root. Raises NotFound."""
@@ -305,9 +301,8 @@ class Coordinator:
         summary = self._ledger.find(request_id)
         if summary is None or summary.tenant != tenant or summary.state is BatchState.EXPIRED:
             raise missing
-        batch = await self._ledger.load(request_id)
-        declared = (a for sample in batch.samples if sample.name == rest[0] for a in sample.artifacts)
-        found = next((a for a in declared if a["path"] == path), None)
+        sample = await self._ledger.detail(request_id, rest[0])
+        found = next((a for a in sample.artifacts if a["path"] == path), None) if sample else None
         if found is None or not await asyncio.to_thread(is_file_below, self._ledger.output_root, path):
             raise missing
         return ArtifactFile(self._ledger.output_root / path, found["bytes"], found["sha256"])
@@ -337,9 +332,13 @@ class Coordinator:
     async def _view(self, batch: Batch) -> BatchView:
         prefix = batch.request_id + "/"
         steps = {k.removeprefix(prefix): v for k, v in self._watchdog.steps.items() if k.startswith(prefix)}
-        if len(batch.samples) > LARGE:  # a thousand samples take the loop's time for some 50 ms
-            return await asyncio.to_thread(batch_view, batch, steps)
-        return batch_view(batch, steps)
+        if batch.counts[SampleState.QUEUED] == len(batch.samples):  # there is nothing else to tell of them yet
+            samples = [SampleDetail(sample.name, sample.seed) for sample in batch.samples]
+        else:
+            samples = await self._ledger.details(batch.request_id)
+        if len(samples) > LARGE:  # a thousand samples take the loop's time for some 50 ms
+            return await asyncio.to_thread(batch_view, batch, samples, steps)
+        return batch_view(batch, samples, steps)
 
     def _on_step(self, key: str, step: int, total: int) -> None:
         if step >= total:

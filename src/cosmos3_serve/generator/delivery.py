@@ -20,10 +20,10 @@ from cosmos3_serve.contract.records import SampleState, SampleWave
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.admission import Work
-from cosmos3_serve.generator.batch import Record, sample_failed, sample_state
 from cosmos3_serve.generator.engines.job import EngineJob, EngineResult
 from cosmos3_serve.generator.guardrails.record import merged
 from cosmos3_serve.generator.hashing import verify
+from cosmos3_serve.generator.ledger.batch import Record, sample_failed, sample_state
 from cosmos3_serve.generator.outcomes import public_outputs
 from cosmos3_serve.generator.ports import Clock, Observer
 from cosmos3_serve.generator.runner import Outcome

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import structlog
 
@@ -26,10 +26,11 @@ from cosmos3_serve.errors import (
     SampleCode,
 )
 from cosmos3_serve.generator.admission import Admitted, admit, readmit
-from cosmos3_serve.generator.batch import Batch, Summary, accepted, sample_failed
 from cosmos3_serve.generator.closing import Closing
 from cosmos3_serve.generator.engines.job import EngineInfo
-from cosmos3_serve.generator.ledger import Ledger, whole
+from cosmos3_serve.generator.ledger.batch import Batch, Summary, accepted, sample_failed
+from cosmos3_serve.generator.ledger.ledger import Ledger
+from cosmos3_serve.generator.ledger.whole import whole
 from cosmos3_serve.generator.ports import Clock, EnginePort
 from cosmos3_serve.generator.pump import Pump
 from cosmos3_serve.generator.scribe import Scribe
@@ -70,6 +71,7 @@ class FrontDesk:
         self._closing = closing
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._identity: dict[str, str] | None = None
+        self._promised = 0  # bytes of acceptances being written
         self.ready = asyncio.Event()
         self.draining = False
 
@@ -161,16 +163,24 @@ class FrontDesk:
         self._scribe.queued(len(admitted.work))
         self._pump.enqueue(batch.request_id, admitted)
 
-    def _room(self, admitted: Admitted) -> _Room:
-        """Check that the queue takes the batch, and keep its places until it is queued."""
-        if self._closing.held_bytes + admitted.size > MAX_HELD_BYTES:
+    @contextmanager
+    def _room(self, admitted: Admitted) -> Iterator[None]:
+        """Check that queue and memory take the batch, and keep its places in both while its acceptance is written."""
+        held = self._closing.held_bytes + self._promised
+        if held + admitted.size > MAX_HELD_BYTES:
             raise QueueFull(
-                f"the requests that wait take {self._closing.held_bytes} bytes of {MAX_HELD_BYTES}",
+                f"the requests that wait take {held} bytes of {MAX_HELD_BYTES}",
                 remedy="try again when some have ended",
                 retry_after_s=max(1.0, self._scheduler.durations.sample_s),
             )
         self._scheduler.check(admitted.tickets)
-        return _Room(self._scheduler, len(admitted.tickets))
+        self._scheduler.promised += len(admitted.tickets)
+        self._promised += admitted.size
+        try:
+            yield
+        finally:
+            self._scheduler.promised -= len(admitted.tickets)
+            self._promised -= admitted.size
 
     def _require_engine(self) -> dict[str, str]:
         if self._identity is None:
@@ -239,20 +249,6 @@ class FrontDesk:
         failed = [sample_failed(index, SampleCode.INTERRUPTED, message, self._clock.now()) for index in waiting]
         await self._scribe.insist(request_id, *failed)
         await self._closing.close(request_id)
-
-
-class _Room:
-    """Places in the queue that a batch was promised, while its acceptance is being written."""
-
-    def __init__(self, scheduler: WaveScheduler, places: int) -> None:
-        self._scheduler = scheduler
-        self._places = places
-
-    def __enter__(self) -> None:
-        self._scheduler.promised += self._places
-
-    def __exit__(self, *_: object) -> None:
-        self._scheduler.promised -= self._places
 
 
 def _identity(info: EngineInfo) -> dict[str, str]:

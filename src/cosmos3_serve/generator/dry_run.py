@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from cosmos3_serve.generator.batch_files import PRIVATE, RootLock
 from cosmos3_serve.generator.guardrails.packages import require_packages
 from cosmos3_serve.generator.prepare import check
 from cosmos3_serve.service.cluster import RayCluster
@@ -26,8 +25,6 @@ def dry_run(settings: GeneratorSettings) -> dict[str, Any]:
     settle_model_cache()
     checked = check(settings, keep=False)
     settings, engine = checked.settings, checked.settings.engine or "framework"
-    if (settings.output_path / PRIVATE / "lock").exists():  # a root that is used must not be shared
-        RootLock(settings.output_path).release()
     RayCluster(settings.ray_address, environ=dict(os.environ)).look()
     if settings.ray_address is None:
         hold_port(settings.host, settings.port).close()

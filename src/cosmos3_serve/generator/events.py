@@ -1,8 +1,8 @@
 """Events: what a watcher of a batch is told, without keeping anything for batches that nobody watches.
 
-An event is a journal record seen from outside and carries its number, so "after the last I saw" has an answer even
-across a restart: read the journal again. Live watchers share a short tail per batch; one who falls behind it reads the
-journal too. Steps are not recorded: only the newest of each sample is told.
+An event carries the number of the change that it tells, so "after the last I saw" has an answer even across a restart:
+the ledger has them all. Live watchers share a short tail per batch; one who falls behind it reads the ledger too, page
+by page. Steps are not recorded: only the newest of each sample is told.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cosmos3_serve.contract.views import BatchEvent, BatchState
-from cosmos3_serve.generator.batch import Batch
+from cosmos3_serve.generator.ledger.batch import Batch
 
 TAIL = 512
-Replay = Callable[[], Awaitable[Sequence[BatchEvent]]]
+Replay = Callable[[int], Awaitable[Sequence[BatchEvent]]]
 
 
 def instant(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def event_of(record: Mapping[str, Any], batch: Batch) -> BatchEvent | None:
-    """What a watcher hears of a record (its `seq` included), or None for what is internal."""
-    number = record["seq"]
+def event_of(record: Mapping[str, Any], number: int, batch: Batch) -> BatchEvent | None:
+    """What a watcher hears of a record, or None for what is internal."""
     match record["kind"]:
-        case "accepted" | "reopened":
+        case "reopened":
             return BatchEvent(id=number, type="batch", state=BatchState.QUEUED, at=instant(record["at"]))
         case "started":
             return BatchEvent(id=number, type="batch", state=BatchState.RUNNING, at=instant(record["at"]))
@@ -40,12 +39,6 @@ def event_of(record: Mapping[str, Any], batch: Batch) -> BatchEvent | None:
         case "ended":
             return BatchEvent(id=number, type="end", state=record["state"], at=instant(record["at"]))
     return None
-
-
-def events_of(records: Sequence[Mapping[str, Any]], batch: Batch) -> list[BatchEvent]:
-    """A whole journal as events. Only the last record can be the end: earlier ones were reopened."""
-    events = [event_of(record, batch) for record in records]
-    return [e for i, e in enumerate(events) if e and (e.type != "end" or i == len(events) - 1)]
 
 
 @dataclass(slots=True)
@@ -104,23 +97,30 @@ class EventHub:
 
         Args:
             at: number of the batch's newest record now.
-            replay: reads all events of the journal; an end as its last event stops the stream.
+            replay: reads the next events after a number from the ledger, none once there are no more.
         """
         channel = self._channels.setdefault(request_id, _Channel(floor=at))
         channel.watchers += 1
         seen_version = 0
         try:
             while True:
-                changed, floor = channel.changed, channel.floor
-                behind = after < floor
-                events: Sequence[BatchEvent] = await replay() if behind else list(channel.tail)
-                for event in events:
+                changed = channel.changed
+                while after < channel.floor:
+                    floor = channel.floor  # it moves on while we read
+                    page = await replay(after)
+                    for event in page:
+                        after = event.id
+                        yield event
+                        if event.type == "end":
+                            return
+                    if not page:
+                        after = floor  # what came last is no event
+                for event in list(channel.tail):
                     if event.id > after:
                         after = event.id
                         yield event
                     if event.type == "end":
                         return
-                after = max(after, floor)
                 for version, event in sorted(channel.steps.values(), key=lambda pair: pair[0]):
                     if version > seen_version:
                         seen_version = version

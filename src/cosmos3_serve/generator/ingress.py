@@ -29,7 +29,7 @@ from cosmos3_serve.generator.defaults_file import read_defaults
 from cosmos3_serve.generator.engine_port import RayEngine, serve_status
 from cosmos3_serve.generator.front import Front
 from cosmos3_serve.generator.guardrails.port import RayTextGuard
-from cosmos3_serve.generator.ledger import Ledger
+from cosmos3_serve.generator.ledger.ledger import Ledger
 from cosmos3_serve.generator.model import max_ongoing
 from cosmos3_serve.generator.ports import EnginePort, SystemClock
 from cosmos3_serve.generator.routes.info import ready_report

@@ -16,10 +16,9 @@ from typing import Any
 
 import structlog
 
-from cosmos3_serve.generator.batch_files import PRIVATE
 from cosmos3_serve.generator.durations import Durations
 from cosmos3_serve.generator.engines.job import EngineInfo
-from cosmos3_serve.generator.journal import write_file
+from cosmos3_serve.generator.ledger.files import PRIVATE, write_file
 from cosmos3_serve.generator.ports import Clock
 
 log = structlog.get_logger(__name__)

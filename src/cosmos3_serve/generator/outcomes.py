@@ -17,8 +17,8 @@ from cosmos3_serve.contract.batch import BatchResponse, CheckpointRecord, Engine
 from cosmos3_serve.contract.records import Artifact, SampleCompute, SampleOutputs, SampleRecord, SampleState, SampleWave
 from cosmos3_serve.contract.views import BatchState, BatchView, SampleView
 from cosmos3_serve.errors import SampleCode
-from cosmos3_serve.generator.batch import Batch, Sample, Summary
 from cosmos3_serve.generator.events import instant
+from cosmos3_serve.generator.ledger.batch import Batch, SampleDetail, Summary
 
 MAX_MESSAGE = 300
 # In quotes to their end; else to a blank, and on over blanks while a word holds a slash.
@@ -82,22 +82,22 @@ def _rewritten(value: Any, root: str, given: Mapping[str, str], key: str = "") -
     return value
 
 
-def build_response(batch: Batch, requested: Sequence[Mapping[str, Any]], service: Service) -> bytes:
+def build_response(
+    batch: Batch, samples: Sequence[SampleDetail], requested: Sequence[Mapping[str, Any]], service: Service
+) -> bytes:
     """The response of an ended batch, as JSON bytes (docs/contract.md 2.4).
 
     Args:
         requested: the samples as the client wrote them; what failed is echoed from there.
     """
     engine = batch.engine
-    companies = _companies(batch)
+    companies = _companies(samples)
     response = BatchResponse(
         request_id=batch.request_id,
         model=batch.model,
-        batch_size=len(batch.samples),
-        outputs=[
-            _outputs(batch.request_id, sample, asked) for sample, asked in zip(batch.samples, requested, strict=True)
-        ],
-        artifacts=[Artifact(sample=s.name, **artifact) for s in batch.samples for artifact in s.artifacts],
+        batch_size=len(samples),
+        outputs=[_outputs(batch.request_id, sample, asked) for sample, asked in zip(samples, requested, strict=True)],
+        artifacts=[Artifact(sample=s.name, **artifact) for s in samples for artifact in s.artifacts],
         guardrails=service.guardrails,
         max_batch_size=service.max_batch_size,
         framework_revision=service.framework_revision,
@@ -116,7 +116,7 @@ def build_response(batch: Batch, requested: Sequence[Mapping[str, Any]], service
                 compute=_compute(sample),
                 media=sample.media,
             )
-            for sample in batch.samples
+            for sample in samples
         ],
         backend=service.backend,
         engine=EngineRecord(engine=engine["engine"], revision=engine["revision"]),
@@ -130,7 +130,7 @@ def build_response(batch: Batch, requested: Sequence[Mapping[str, Any]], service
     return response.model_dump_json().encode("utf-8")
 
 
-def _outputs(request_id: str, sample: Sample, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _outputs(request_id: str, sample: SampleDetail, asked: Mapping[str, Any]) -> dict[str, Any]:
     """SampleOutputs of one sample; one without a result echoes what was asked, and the seed it had."""
     if sample.outputs is not None:
         return sample.outputs
@@ -140,16 +140,16 @@ def _outputs(request_id: str, sample: Sample, asked: Mapping[str, Any]) -> dict[
     return {"args": args, "status": status, "message": message, "stack_trace": None, "outputs": []}
 
 
-def _companies(batch: Batch) -> dict[str, list[str]]:
-    """Names of the batch's samples by the inference call that they shared."""
+def _companies(samples: Sequence[SampleDetail]) -> dict[str, list[str]]:
+    """Names of a batch's samples by the inference call that they shared."""
     companies: dict[str, list[str]] = {}
-    for sample in batch.samples:
+    for sample in samples:
         if sample.wave and sample.wave.get("inference_id"):
             companies.setdefault(sample.wave["inference_id"], []).append(sample.name)
     return companies
 
 
-def _wave(sample: Sample, companies: Mapping[str, list[str]]) -> SampleWave | None:
+def _wave(sample: SampleDetail, companies: Mapping[str, list[str]]) -> SampleWave | None:
     """The sample's wave; neighbours are those of its own batch only."""
     if sample.wave is None:
         return None
@@ -157,14 +157,14 @@ def _wave(sample: Sample, companies: Mapping[str, list[str]]) -> SampleWave | No
     return SampleWave(**{**sample.wave, "neighbours": [name for name in together if name != sample.name]})
 
 
-def _compute(sample: Sample) -> SampleCompute | None:
+def _compute(sample: SampleDetail) -> SampleCompute | None:
     return None if sample.compute is None else SampleCompute.model_validate(sample.compute)
 
 
-def batch_view(batch: Batch, steps: Mapping[str, tuple[int, int]]) -> BatchView:
+def batch_view(batch: Batch, samples: Sequence[SampleDetail], steps: Mapping[str, tuple[int, int]]) -> BatchView:
     """A batch as it is now; `steps` is (step, total) by sample name of what denoises."""
-    states = [sample.state for sample in batch.samples]
-    companies = _companies(batch)
+    states = {sample.state for sample in samples}
+    companies = _companies(samples)
     return BatchView(
         request_id=batch.request_id,
         state=batch.state,
@@ -172,14 +172,14 @@ def batch_view(batch: Batch, steps: Mapping[str, tuple[int, int]]) -> BatchView:
         created_at=instant(batch.created_at),
         started_at=None if batch.started_at is None else instant(batch.started_at),
         ended_at=None if batch.ended_at is None else instant(batch.ended_at),
-        samples=[_sample_view(batch, sample, steps.get(sample.name), companies) for sample in batch.samples],
+        samples=[_sample_view(batch, sample, steps.get(sample.name), companies) for sample in samples],
         links=_links(batch.request_id, batch.ended_at is not None),
-        partial=batch.ended_at is not None and len(set(states)) > 1 and SampleState.SUCCEEDED in states,
+        partial=batch.ended_at is not None and len(states) > 1 and SampleState.SUCCEEDED in states,
     )
 
 
 def _sample_view(
-    batch: Batch, sample: Sample, steps: tuple[int, int] | None, companies: Mapping[str, list[str]]
+    batch: Batch, sample: SampleDetail, steps: tuple[int, int] | None, companies: Mapping[str, list[str]]
 ) -> SampleView:
     running = sample.state is SampleState.RUNNING
     step, total = steps if running and steps else (None, None)

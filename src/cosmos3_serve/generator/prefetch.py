@@ -15,9 +15,9 @@ from cosmos3_serve.contract.profile import EngineProfile
 from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.admission import Work, resolve_staged
-from cosmos3_serve.generator.batch import Record, sample_failed, sample_staged, sample_state
 from cosmos3_serve.generator.guardrails.gate import TextGate
 from cosmos3_serve.generator.guardrails.record import merged
+from cosmos3_serve.generator.ledger.batch import Record, sample_failed, sample_staged, sample_state
 from cosmos3_serve.generator.ports import Clock
 from cosmos3_serve.generator.scribe import Scribe
 from cosmos3_serve.generator.staging import Stager
@@ -97,9 +97,7 @@ class Prefetch:
     async def _fetch(self, work: Work) -> None:
         started = self._clock.monotonic()
         try:
-            await self._scribe.insist(
-                work.request_id, sample_state(work.index, SampleState.STAGING, self._clock.now()), sync=False
-            )
+            await self._scribe.insist(work.request_id, sample_state(work.index, SampleState.STAGING, self._clock.now()))
             if work.needs_inputs:
                 staged = await self._stager.stage(work.request_id, work.index)
                 if staged.texts:
@@ -114,7 +112,7 @@ class Prefetch:
                 record = sample_staged(work.index, work.staged.records, self._clock.now())
             else:
                 record = sample_state(work.index, SampleState.QUEUED, self._clock.now())
-            await self._scribe.insist(work.request_id, record, sync=False)
+            await self._scribe.insist(work.request_id, record)
             self._scheduler.make_ready(
                 work.request_id, work.index, key=wave_key(work.resolved), shape=shape_key(work.resolved)
             )

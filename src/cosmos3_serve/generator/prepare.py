@@ -11,12 +11,12 @@ from cosmos3_serve.contract.applicable import refuse_ignored
 from cosmos3_serve.contract.rules import check_placement
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import StartRefused, UsageError
-from cosmos3_serve.generator.batch_files import PRIVATE
 from cosmos3_serve.generator.defaults_file import read_defaults
 from cosmos3_serve.generator.engines.framework.sound import convert_sound
 from cosmos3_serve.generator.engines.framework.start import prepare_framework
 from cosmos3_serve.generator.guardrails.packages import require_packages
 from cosmos3_serve.generator.hardware import admit_machine
+from cosmos3_serve.generator.ledger.files import LOCK, PRIVATE, RootLock
 from cosmos3_serve.generator.system import accelerators
 from cosmos3_serve.service.revision import source_revision
 from cosmos3_serve.service.tokens import TokenBook
@@ -91,6 +91,8 @@ def check(settings: GeneratorSettings, *, keep: bool = True) -> Checked:
     AllowedRoots.parse(settings.allowed_s3_roots)
     admit_machine(settings, [device["compute_capability"] for device in accelerators()])
     root = _writable(settings.output_path, keep=keep)
+    if (root / PRIVATE / LOCK).exists():  # here, before a cluster starts; the ingress takes it for good
+        RootLock(root).release()
     cache = (settings.cache_dir or default_cache()).expanduser().absolute()
     defaults = settings.defaults_file and settings.defaults_file.expanduser().absolute()
     read_defaults(defaults)

@@ -17,12 +17,12 @@ from cosmos3_serve.contract.profile import EngineProfile
 from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.errors import SampleCode
 from cosmos3_serve.generator.admission import Admitted, Work
-from cosmos3_serve.generator.batch import Record, sample_failed, sample_state
-from cosmos3_serve.generator.batch_files import BatchFiles
 from cosmos3_serve.generator.delivery import Delivery, job_of
 from cosmos3_serve.generator.engines.job import EngineJob, sample_key
 from cosmos3_serve.generator.guardrails.gate import TextGate
-from cosmos3_serve.generator.ledger import Ledger
+from cosmos3_serve.generator.ledger.batch import Record, sample_failed, sample_state
+from cosmos3_serve.generator.ledger.files import BatchFiles
+from cosmos3_serve.generator.ledger.ledger import Ledger
 from cosmos3_serve.generator.ports import Clock, EnginePort
 from cosmos3_serve.generator.prefetch import Key, Prefetch
 from cosmos3_serve.generator.runner import Flight, Outcome, WaveRunner
@@ -256,7 +256,7 @@ class Pump:
             batch = self._ledger.live(request_id)
             if batch is not None and batch.started_at is None:
                 records.insert(0, {"kind": "started", "at": now})
-            await self._scribe.insist(request_id, *records, sync=False)
+            await self._scribe.insist(request_id, *records)
 
     def _make_room(self, works: Iterable[Work]) -> None:
         """Clear what an earlier run of the sample left behind, and make its directory's parent."""

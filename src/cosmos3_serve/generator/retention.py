@@ -6,14 +6,15 @@ silently another batch's; the number of such names is bounded too, and the oldes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import structlog
 
-from cosmos3_serve.generator.batch import Summary
-from cosmos3_serve.generator.ledger import Ledger
+from cosmos3_serve.generator.ledger.batch import Summary
+from cosmos3_serve.generator.ledger.ledger import Ledger
 from cosmos3_serve.generator.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -35,14 +36,14 @@ class RetentionPolicy:
     max_names: int = 10_000
 
 
-def to_expire(ended: Sequence[Summary], now: float, policy: RetentionPolicy) -> list[str]:
-    """Ids of the batches to expire, oldest end first."""
-    kept = sorted((s for s in ended if s.expired_at is None), key=lambda s: s.ended_at)
+def to_expire(ended: Sequence[Summary], age: float, policy: RetentionPolicy) -> list[str]:
+    """Ids of the batches to expire, oldest end first; `age` is what the ledger's own clock reads now."""
+    kept = sorted((s for s in ended if s.expired_at is None), key=lambda s: s.age_at)
     size = sum(summary.bytes for summary in kept)
     count = len(kept)
     chosen = []
     for summary in kept:
-        too_old = now - summary.ended_at > policy.max_age_s
+        too_old = age - summary.age_at > policy.max_age_s
         if not too_old and size <= policy.max_bytes and count <= policy.max_batches:
             break
         chosen.append(summary.request_id)
@@ -84,10 +85,12 @@ class Janitor:
                 log.error("retention_failed", exception=type(error).__name__)
 
     async def clean(self) -> None:
-        for request_id in to_expire(self._ledger.ended(), self._clock.now(), self._policy):
+        await self._ledger.tick()
+        ended = self._ledger.ended()  # tens of thousands at most; sorting them takes the loop's time
+        for request_id in await asyncio.to_thread(to_expire, ended, self._ledger.age(), self._policy):
             async with self._turn(request_id):
                 if self._ledger.live(request_id) is None:  # else it was reopened while we waited
                     await self._ledger.expire(request_id)
-        for request_id in to_forget(self._ledger.ended(), self._policy):
+        for request_id in await asyncio.to_thread(to_forget, self._ledger.ended(), self._policy):
             async with self._turn(request_id):
                 await self._ledger.forget(request_id)

@@ -1,16 +1,16 @@
-"""Scribe: every change of a batch goes through here: to the ledger, to those who watch, to those who count."""
+"""Scribe: tells every change of a batch to those who watch and those who count, and waits for a disk that fails."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import structlog
 
 from cosmos3_serve.contract.views import BatchEvent
 from cosmos3_serve.errors import NotReady
-from cosmos3_serve.generator.batch import Batch, Record, Summary
 from cosmos3_serve.generator.events import EventHub, event_of
-from cosmos3_serve.generator.ledger import Ledger
+from cosmos3_serve.generator.ledger.batch import Batch, Record, Summary
+from cosmos3_serve.generator.ledger.ledger import Ledger
 from cosmos3_serve.generator.ports import Clock, Observer
 
 log = structlog.get_logger(__name__)
@@ -26,26 +26,23 @@ class Scribe:
         self._clock = clock
         self._observer = observer
         self.trouble: str | None = None
+        ledger.subscribe(self._tell)
 
     def queued(self, samples: int) -> None:
         """Samples were queued by an acceptance or a reopening, which are one record for all."""
         for _ in range(samples):
             self._observer.sample_state("queued")
 
-    async def write(self, request_id: str, *records: Record, sync: bool = True) -> None:
-        """Raises NotReady when the disk won't; then nothing changed and nobody was told."""
-        batch = self._ledger.live(request_id)
-        if batch is None:
-            return
-        last = await self._ledger.write(request_id, *records, sync=sync)
-        self._tell(batch, {last - len(records) + i: record for i, record in enumerate(records, start=1)})
+    async def write(self, request_id: str, *records: Record) -> None:
+        """Does nothing where the batch is not open. Raises NotReady when the disk won't; then nothing changed."""
+        await self._ledger.write(request_id, *records)
 
-    async def insist(self, request_id: str, *records: Record, sync: bool = True) -> None:
+    async def insist(self, request_id: str, *records: Record) -> None:
         """As `write`, but wait for the disk: what a sample came to must not be lost while the service lives. If it
         dies first, a restart finds the sample running and calls it interrupted, which is then the truth."""
         while True:
             try:
-                await self.write(request_id, *records, sync=sync)
+                await self.write(request_id, *records)
             except NotReady as error:
                 await self._wait(error)
             else:
@@ -61,13 +58,12 @@ class Scribe:
                 await self._wait(error)
             else:
                 self.trouble = None
-                self._tell(batch, {batch.seq: {"kind": "ended", "state": batch.state.value, "at": batch.ended_at}})
                 return summary
 
-    def _tell(self, batch: Batch, records: Mapping[int, Record]) -> None:
+    def _tell(self, batch: Batch, first: int, records: Sequence[Record]) -> None:
         events: list[BatchEvent] = []
-        for number, record in records.items():
-            event = event_of({**record, "seq": number}, batch)
+        for number, record in enumerate(records, start=first):
+            event = event_of(record, number, batch)
             if event is not None:
                 events.append(event)
             if event is not None and event.sample is not None and event.state is not None:

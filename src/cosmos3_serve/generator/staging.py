@@ -27,7 +27,7 @@ from cosmos3_serve.errors import (
     SampleError,
     StorageAuthorizationError,
 )
-from cosmos3_serve.generator.batch_files import PRIVATE, remove
+from cosmos3_serve.generator.ledger.files import PRIVATE, remove
 from cosmos3_serve.generator.ports import NoObserver, Observer
 from cosmos3_serve.storage.location import open_store
 from cosmos3_serve.storage.roots import AllowedRoots

@@ -22,7 +22,6 @@ from cosmos3_serve.contract.grouping import shape_key, wave_key
 from cosmos3_serve.contract.records import SampleCompute
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.errors import EngineFailed, SampleCode, SampleError
-from cosmos3_serve.generator.batch_files import PRIVATE
 from cosmos3_serve.generator.engines.framework.answers import Answers
 from cosmos3_serve.generator.engines.framework.faults import fault_of, root_cause
 from cosmos3_serve.generator.engines.framework.inputs import Inputs, clean_inputs
@@ -31,6 +30,7 @@ from cosmos3_serve.generator.engines.framework.turns import Turn, Turns
 from cosmos3_serve.generator.engines.guard import upstream_checks
 from cosmos3_serve.generator.engines.job import EngineInfo, EngineJob, EngineResult
 from cosmos3_serve.generator.guardrails.record import guard_record
+from cosmos3_serve.generator.ledger.files import PRIVATE
 
 log = structlog.get_logger(__name__)
 

@@ -1,15 +1,16 @@
-"""Batch: one accepted batch as its journal tells it.
+"""Batch: one accepted batch in memory, and the records that change it.
 
-A `Batch` changes only by `apply(record)`, whether the record was just written or is read again after a restart, so
-that memory and disk cannot tell two stories. The functions at the end make the records.
+A `Batch` changes only by `apply(record)`, after the record is on disk, so that memory and disk cannot tell two stories.
+What a sample came to (outputs, timings, …) stays on disk: see `SampleDetail`. The functions at the end make records.
 
-    accepted ─► [started] ─► sample …  ─► ended ─┬─► (summary; later expired by retention)
+    accepted ─► [started] ─► sample …  ─► ended ─┬─► (later expired by retention)
                      ▲        cancel, detached   │
                      └────────── reopened ◄──────┘   same body again: the retryable samples run once more
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,22 +20,33 @@ from cosmos3_serve.contract.views import BatchState, batch_state
 from cosmos3_serve.errors import SampleCode
 
 Record = dict[str, Any]
-FORMAT = 1
-RESULT_FIELDS = ("code", "message", "wave", "compute", "media", "timings", "guardrails", "outputs", "artifacts")
+ABOUT_FIELDS = ("message", "wave", "compute", "media", "timings", "guardrails")
+RESULT_FIELDS = ("outputs", "artifacts", "inputs")
 
 
 @dataclass(slots=True)
 class Sample:
-    """One sample: what was asked (name, seed used) and what became of it.
-
-    `outputs` is the SampleOutputs object that goes into the response, `artifacts` its files (path, bytes, sha256),
-    `inputs` what was staged for it (field, uri, bytes, sha256), `media` what was read of that, by field.
-    """
+    """One sample: what was asked (name, seed used) and how far it is."""
 
     name: str
     seed: int
     state: SampleState = SampleState.QUEUED
     code: str | None = None
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same body may run this sample again."""
+        return self.code is not None and SampleCode(self.code).retryable
+
+
+@dataclass(slots=True)
+class SampleDetail(Sample):
+    """A sample with what became of it, as it is on disk.
+
+    `outputs` is the SampleOutputs object that goes into the response, `artifacts` its files (path, bytes, sha256),
+    `inputs` what was staged for it (field, uri, bytes, sha256), `media` what was read of that, by field.
+    """
+
     message: str | None = None
     wave: dict[str, Any] | None = None
     compute: dict[str, Any] | None = None
@@ -45,20 +57,10 @@ class Sample:
     artifacts: list[dict[str, Any]] = field(default_factory=list)
     inputs: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def retryable(self) -> bool:
-        """Whether the same body may run this sample again."""
-        return self.code is not None and SampleCode(self.code).retryable
-
-    def reset(self) -> None:
-        self.state, self.code, self.message, self.wave, self.outputs = SampleState.QUEUED, None, None, None, None
-        self.compute, self.media, self.timings, self.guardrails = None, {}, {}, {}
-        self.artifacts, self.inputs = [], []
-
 
 @dataclass(slots=True)
 class Batch:
-    """One batch. Times are seconds since the epoch; `seq` is the number of its last record.
+    """One batch. Times are seconds since the epoch; `seq` is the number of its last change.
 
     Attributes:
         detached: submitted asynchronously at least once, so it ends only by itself or by DELETE.
@@ -77,41 +79,30 @@ class Batch:
     cancelled_at: float | None = None
     ended_at: float | None = None
     seq: int = 0
+    counts: Counter[SampleState] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.counts = Counter(sample.state for sample in self.samples)
 
     @classmethod
-    def replay(cls, records: Sequence[Mapping[str, Any]]) -> Batch:
-        """Rebuild a batch. Raises ValueError where the records don't make one."""
-        try:
-            batch = cls._accepted(records[0])
-            for record in records[1:]:
-                batch.apply(record)
-        except (KeyError, IndexError, TypeError) as error:
-            raise ValueError(f"a record doesn't fit ({type(error).__name__})") from None
-        return batch
-
-    @classmethod
-    def _accepted(cls, record: Mapping[str, Any]) -> Batch:
-        if record["kind"] != "accepted" or record["format"] != FORMAT:
-            raise ValueError("the first record is not an acceptance of this format")
+    def of(cls, accepted: Mapping[str, Any]) -> Batch:
+        """The batch that an acceptance makes."""
         return cls(
-            request_id=record["request_id"],
-            tenant=record["tenant"],
-            body_sha256=record["body_sha256"],
-            model=record["model"],
-            created_at=record["at"],
-            engine=record["engine"],
-            samples=[Sample(name, seed) for name, seed in record["samples"]],
-            detached=record["detached"],
-            seq=record.get("seq", 1),
+            request_id=accepted["request_id"],
+            tenant=accepted["tenant"],
+            body_sha256=accepted["body_sha256"],
+            model=accepted["model"],
+            created_at=accepted["at"],
+            engine=accepted["engine"],
+            samples=[Sample(name, seed) for name, seed in accepted["samples"]],
+            detached=accepted["detached"],
+            seq=1,
         )
 
     def apply(self, record: Mapping[str, Any]) -> None:
         match record["kind"]:
-            case "sample":
-                self._apply_sample(self.samples[record["i"]], record)
-            case "staged":
-                self._apply_sample(self.samples[record["i"]], record)
-                self.samples[record["i"]].inputs = list(record["inputs"])
+            case "sample" | "staged":
+                self._set(self.samples[record["i"]], SampleState(record["state"]), record.get("code"))
             case "started":
                 self.started_at = record["at"]
             case "detached":
@@ -123,19 +114,15 @@ class Batch:
             case "reopened":
                 self.ended_at = self.cancelled_at = None
                 for index in record["samples"]:
-                    self.samples[index].reset()
+                    self._set(self.samples[index], SampleState.QUEUED, None)
             case kind:
                 raise ValueError(f"unknown record {kind!r}")
-        self.seq = record.get("seq", self.seq + 1)
+        self.seq += 1
 
-    @staticmethod
-    def _apply_sample(sample: Sample, record: Mapping[str, Any]) -> None:
-        sample.state = SampleState(record["state"])
-        if not sample.state.ended:
-            sample.code = sample.message = None
-        for name in RESULT_FIELDS:
-            if name in record:
-                setattr(sample, name, record[name])
+    def _set(self, sample: Sample, state: SampleState, code: str | None) -> None:
+        self.counts[sample.state] -= 1
+        self.counts[state] += 1
+        sample.state, sample.code = state, code
 
     @property
     def state(self) -> BatchState:
@@ -145,11 +132,11 @@ class Batch:
     @property
     def outcome(self) -> BatchState:
         """What the samples add up to, whether or not the response is written."""
-        return batch_state(sample.state for sample in self.samples)
+        return batch_state(state for state, count in self.counts.items() if count)
 
     @property
     def samples_ended(self) -> bool:
-        return all(sample.state.ended for sample in self.samples)
+        return all(state.ended for state, count in self.counts.items() if count)
 
     def retryable(self) -> list[int]:
         return [index for index, sample in enumerate(self.samples) if sample.retryable]
@@ -159,7 +146,10 @@ class Batch:
 class Summary:
     """The little that stays in memory of a batch that ended: enough to list, refuse, retain and forget it.
 
-    `damage` says why its journal can't be trusted; `bytes` is what its files take on disk.
+    Attributes:
+        bytes: what its files take on disk.
+        age_at: reading of the ledger's own clock at its end, seconds; retention counts from there.
+        damage: why its rows can't be trusted.
     """
 
     request_id: str
@@ -171,6 +161,20 @@ class Summary:
     bytes: int = 0
     expired_at: float | None = None
     damage: str | None = None
+    age_at: float = 0.0
+
+
+def summarize(batch: Batch, size: int, age_at: float = 0.0) -> Summary:
+    return Summary(
+        request_id=batch.request_id,
+        tenant=batch.tenant,
+        body_sha256=batch.body_sha256,
+        state=batch.state,
+        created_at=batch.created_at,
+        ended_at=batch.ended_at or batch.created_at,
+        bytes=size,
+        age_at=age_at,
+    )
 
 
 def accepted(
@@ -187,7 +191,6 @@ def accepted(
     """The first record: `samples` are (name, seed used) in request order."""
     return {
         "kind": "accepted",
-        "format": FORMAT,
         "request_id": request_id,
         "tenant": tenant,
         "body_sha256": body_sha256,
@@ -200,7 +203,7 @@ def accepted(
 
 
 def sample_state(index: int, state: SampleState, at: float, **result: Any) -> Record:
-    """A sample changed state; `result` holds any of `RESULT_FIELDS`."""
+    """A sample changed state; `result` holds any of `ABOUT_FIELDS` and `RESULT_FIELDS`."""
     return {"kind": "sample", "i": index, "state": state.value, "at": at, **result}
 
 

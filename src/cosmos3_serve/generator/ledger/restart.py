@@ -1,0 +1,92 @@
+"""Restart: what a starting service makes of the batches that an earlier process left. Blocking, once per start.
+
+Samples that ran or staged are failed `interrupted`. Queued ones too, because the caller of a blocking POST is gone; in
+a batch submitted asynchronously they still wait. A batch whose rows can't be trusted is set aside as damaged: it is
+reported, it never stops the start, and retention removes it in time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import structlog
+
+from cosmos3_serve.contract.records import SampleState
+from cosmos3_serve.errors import SampleCode
+from cosmos3_serve.generator.ledger import changes, queries
+from cosmos3_serve.generator.ledger.age import LedgerClock
+from cosmos3_serve.generator.ledger.batch import Batch, Record, Summary, sample_failed
+from cosmos3_serve.generator.ledger.database import Connection, transaction
+from cosmos3_serve.generator.ledger.files import PRIVATE, REQUEST, BatchFiles, remove, sync_directory
+from cosmos3_serve.generator.ledger.migrate import leftovers, migrate
+
+log = structlog.get_logger(__name__)
+INTERRUPTED = "the service stopped while this sample was running"
+NEVER_STARTED = "the service stopped before this sample started, and its caller is gone"
+
+
+def restart(
+    connection: Connection, output_root: Path, clock: LedgerClock, now: float
+) -> tuple[list[Summary], list[Batch]]:
+    """Every batch: summaries of those that are over, and the open ones, settled.
+
+    Raises:
+        OSError, sqlite3.Error: disk trouble.
+    """
+    clock.resume(queries.clock(connection))
+    remove(output_root / PRIVATE / "staging")
+    home = output_root / PRIVATE / "ledger"
+    home.mkdir(exist_ok=True, mode=0o700)
+    for path in (home.parent, output_root, output_root.parent):
+        sync_directory(path)
+    folders = sorted(home.iterdir())
+    for path in leftovers(folders):
+        remove(path)
+    migrate(connection, output_root, folders, now=now, age=clock.now())
+    summaries, batches = transaction(connection, lambda c: _settle(c, output_root, clock.now(), now))
+    kept = {summary.request_id for summary in summaries if summary.expired_at is None}
+    expired = {summary.request_id for summary in summaries if summary.expired_at is not None}
+    _tidy(output_root, kept | {batch.request_id for batch in batches}, expired)
+    return summaries, batches
+
+
+def _settle(connection: Connection, output_root: Path, age: float, now: float) -> tuple[list[Summary], list[Batch]]:
+    batches: list[Batch] = []
+    for row in queries.open_batches(connection):
+        if row.batch is None:
+            log.error("ledger_batch_damaged", reason=row.damage)
+            changes.set_aside(connection, row.id, row.damage or "", at=now, age=age)
+        elif row.batch.seq == 1 and not (BatchFiles(output_root, row.request_id).home / REQUEST).exists():
+            changes.forget(connection, row.request_id)  # its acceptance failed, and its caller was told so
+        else:
+            records = interruptions(row.batch, now)
+            changes.append(connection, row.request_id, records)
+            for record in records:
+                row.batch.apply(record)
+            batches.append(row.batch)
+    changes.tick(connection, age, now)
+    return queries.ended(connection), batches
+
+
+def _tidy(output_root: Path, kept: Collection[str], expired: Collection[str]) -> None:
+    """Remove what a stop in the middle of an acceptance or an expiry left behind."""
+    for path in (output_root / PRIVATE / "ledger").iterdir():
+        if path.name not in kept:
+            remove(path)
+    with os.scandir(output_root) as entries:
+        names = {entry.name for entry in entries}
+    for name in names.intersection(expired):
+        BatchFiles(output_root, name).remove_all()
+
+
+def interruptions(batch: Batch, now: float) -> list[Record]:
+    """What a stop of the service means for each sample that has not ended."""
+    records = []
+    for index, sample in enumerate(batch.samples):
+        if sample.state in (SampleState.RUNNING, SampleState.STAGING):
+            records.append(sample_failed(index, SampleCode.INTERRUPTED, INTERRUPTED, now))
+        elif sample.state is SampleState.QUEUED and not batch.detached:
+            records.append(sample_failed(index, SampleCode.INTERRUPTED, NEVER_STARTED, now))
+    return records
