@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cosmos3_serve.errors import Cosmos3Error, NotReady, StartRefused
-from cosmos3_serve.generator.ledger.files import disk_error, in_use, ledger_unavailable, sync_directory
+from cosmos3_serve.generator.ledger.files import disk_error, in_use, ledger_unavailable
 from cosmos3_serve.generator.ledger.schema import FORMAT, SCHEMA
 
 T = TypeVar("T")
@@ -68,7 +68,6 @@ class Database:
         """
         connection = connect(self._path)
         try:
-            sync_directory(self._path.parent)
             self._inode = _inode(self._path)
             result = prepare(connection)
         except BaseException as error:
