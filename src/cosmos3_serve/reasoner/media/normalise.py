@@ -27,8 +27,11 @@ from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.limits import MediaLimits
 
 # Enters the rules' fingerprint: a copy made by another recipe does not count.
-RECIPE = "h264-crf18-veryfast-2"
+RECIPE = "h264-crf18-ultrafast-1"
 MAX_RATE = 30
+# A copy is decoded once or twice, so its size matters less than the time it takes: 300 frames of 1280x720 take 1.0 s of
+# CPU instead of 3.1 with `veryfast`, decode in half the time, are 0.3 dB nearer to the original, and twice as large.
+_ENCODER = {"preset": "ultrafast", "crf": "18", "bf": "0"}
 
 
 def copy_image(path: Path, out: Path, sniffed: Sniffed, limits: ReadLimits, reasons: list[str]) -> MediaInfo:
@@ -120,7 +123,7 @@ class _Writer:
         self._target, self._rate, self._size, self._late, self._count = target, rate, size, late, count
         self._stream: Any = target.add_stream("libx264", rate=rate)
         self._stream.width, self._stream.height, self._stream.pix_fmt = *size, "yuv420p"
-        self._stream.options = {"preset": "veryfast", "crf": "18", "bf": "0"}
+        self._stream.options = dict(_ENCODER)
         self._stream.codec_context.thread_count = 1  # the same bytes whatever the machine
         self._held: Any = None
         self._first: float | None = None
