@@ -61,6 +61,18 @@ def test_chosen_frames_come_as_the_loader_s_options_and_are_not_sampled_again() 
     assert options.by_kind["video"] == {"mm_processor_kwargs": {"videos_kwargs": {"size": SIZE}}}
 
 
+def test_the_model_family_s_own_example_is_taken() -> None:
+    body = {
+        "mm_processor_kwargs": {"fps": 2, "do_sample_frames": True},
+        "media_io_kwargs": {"video": {"num_frames": -1}},
+    }
+    options = take_options(body)
+    assert options.frames is not None
+    assert (options.frames.fps, options.frames.num_frames, body) == (2, None, {})
+    alone = take_options({"mm_processor_kwargs": {"videos_kwargs": {"do_sample_frames": True}}})
+    assert (alone.frames, alone.by_kind["video"]) == (None, {})
+
+
 @pytest.mark.parametrize(
     ("body", "kinds", "field"),
     [
@@ -90,7 +102,8 @@ def test_an_option_that_nothing_heeds_is_named(body: dict[str, Any], kinds: Any,
     [
         ({"patch_size": 1}, ".patch_size"),
         ({"do_resize": False}, ".do_resize"),
-        ({"do_sample_frames": True}, ".do_sample_frames"),
+        ({"do_sample_frames": False}, ".do_sample_frames"),
+        ({"images_kwargs": {"do_sample_frames": True}}, ".images_kwargs.do_sample_frames"),
         ({"fps": [2.0, 2.0]}, ".fps"),
         ({"fps": "2"}, ".fps"),
         ({"fps": float("inf")}, ".fps"),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cosmos3_serve.errors import FieldError, InputError, InvalidRequest
-from cosmos3_serve.media.refusal import Refused
+from cosmos3_serve.media.refusal import COMMAND, Refused
 from cosmos3_serve.reasoner.media.info import MediaInfo
 from cosmos3_serve.reasoner.media.sampling import (
     LOADER_MAX_FPS,
@@ -189,7 +189,7 @@ class FrameOptions:
             raise self._refused(
                 tuple(self.fields),
                 f"the container counts {info.replica_frames} frames and shows {info.frames}: the last cannot be had",
-                "leave the option out, or re-encode the video: ffmpeg -i INPUT OUTPUT.mp4",
+                f"leave the option out, or re-encode the video: {COMMAND}",
             )
 
     def _too_many_for(self, info: MediaInfo, name: str, value: int, has: int) -> OptionRefused:

@@ -53,7 +53,16 @@ _IO: Mapping[Kind, Mapping[str, Check]] = {
     "image": {"rgba_background_color": _COLOUR},
 }
 _SHARED: Mapping[str, Check] = {"min_pixels": _PIXELS, "max_pixels": _PIXELS}
-_OF_VIDEOS: Mapping[str, Check] = {**_FRAMES, "cap_pixels_per_frame": _FLAG, "max_video_tokens": _whole(1, 16_384)}
+# What the model family's own examples send. The gateway's choice of frames is what it asks for.
+_SAMPLED: Mapping[str, Check] = {
+    "do_sample_frames": (lambda v: v is True, "true (every frame is num_frames -1 in media_io_kwargs.video)")
+}
+_OF_VIDEOS: Mapping[str, Check] = {
+    **_FRAMES,
+    **_SAMPLED,
+    "cap_pixels_per_frame": _FLAG,
+    "max_video_tokens": _whole(1, 16_384),
+}
 _EDGES: Mapping[str, Check] = {"shortest_edge": _PIXELS, "longest_edge": _PIXELS}
 _NESTED: Mapping[str, Kind] = {"videos_kwargs": "video", "images_kwargs": "image"}
 _PROCESSOR = "mm_processor_kwargs"
@@ -118,7 +127,7 @@ def take_options(body: MutableMapping[str, Any]) -> ProcessingOptions:
         ((f"{_LOADER}.video", loader["video"]), (f"{_PROCESSOR}.videos_kwargs", scoped), (_PROCESSOR, processor))
     )
     for place in (loader["video"], scoped, processor):
-        for name in FRAME_OPTIONS:
+        for name in (*FRAME_OPTIONS, *_SAMPLED):
             place.pop(name, None)
     processor = {key: value for key, value in processor.items() if value != {}}
     loader = {key: value for key, value in loader.items() if value}
