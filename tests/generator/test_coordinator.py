@@ -319,8 +319,8 @@ async def test_the_response_is_not_there_before_the_end_and_the_same_bytes_after
     assert caught.value.stable_code == "batch_not_ended"
     core.engine.gate.set()
     await core.finish()
-    first = await core.coordinator.response("r1", tenant="t")
-    assert first == await core.coordinator.response("r1", tenant="t")
+    first = await core.response()
+    assert first == await core.response()
     assert first == (core.root / ".cosmos3" / "ledger" / "r1" / "response.json").read_bytes()
 
 
@@ -340,7 +340,7 @@ async def test_what_a_view_calls_ended_has_its_response(core: Core, monkeypatch:
     await cancelling
     await core.finish()
     assert (await core.coordinator.view("r1", tenant="t")).state is BatchState.SUCCEEDED
-    assert b'"outputs"' in await core.coordinator.response("r1", tenant="t")
+    assert b'"outputs"' in await core.response()
     assert [event.type async for event in core.coordinator.events("r1", tenant="t")][-1] == "end"
 
 

@@ -81,7 +81,7 @@ async def test_a_damaged_answer_is_recovered_from_the_ledger_and_from_the_root(
         (journal,) = Journals(tmp_path / "journal").all()
         request_id, before = journal.run.request_id, (journal.directory / "run.json").read_bytes()
         calls = len(core.engine.calls)
-        true_response = await core.coordinator.response(request_id, tenant="default")
+        true_response = await core.response(request_id, "default")
 
         async def recover(place: str, **options: Any) -> dict[str, Any]:
             order = RecoverOrder(

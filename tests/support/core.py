@@ -72,8 +72,12 @@ class Core:
     async def finish(self, id: str = "r1", tenant: str = "t") -> dict[str, Any]:
         """The response of a batch, once it ended."""
         await self.coordinator.wait_ended(id, tenant=tenant)
-        response: dict[str, Any] = json.loads(await self.coordinator.response(id, tenant=tenant))
+        response: dict[str, Any] = json.loads(await self.response(id, tenant))
         return response
+
+    async def response(self, id: str = "r1", tenant: str = "t") -> bytes:
+        """The response as it is stored."""
+        return await (await self.coordinator.response(id, tenant=tenant)).read()
 
     async def codes(self, id: str = "r1", tenant: str = "t") -> list[str]:
         view = await self.coordinator.view(id, tenant=tenant)

@@ -43,6 +43,18 @@ class _Batch:
 
 
 @dataclass
+class _Stored:
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield self.data
+
+
+@dataclass
 class Depth:
     depth: int
 
@@ -91,11 +103,11 @@ class FakeDesk:
     async def wait_ended(self, request_id: str, *, tenant: str) -> None:
         await self._mine(request_id, tenant).ended.wait()
 
-    async def response(self, request_id: str, *, tenant: str) -> bytes:
+    async def response(self, request_id: str, *, tenant: str) -> _Stored:
         batch = self._mine(request_id, tenant)
         if not batch.ended.is_set():
             raise Conflict("still running", code="batch_not_ended")
-        return json.dumps({"request_id": request_id, "names": batch.request.names}).encode()
+        return _Stored(json.dumps({"request_id": request_id, "names": batch.request.names}).encode())
 
     async def view(self, request_id: str, *, tenant: str) -> BatchView:
         batch = self._mine(request_id, tenant)

@@ -6,7 +6,7 @@ Everything that can be refused is refused here, before the ledger hears of the b
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,12 @@ class Admitted:
     inputs: dict[int, list[InputField]]
     tickets: list[Ticket]
     size: int
+
+    def pages(self, count: int) -> Iterator[Admitted]:
+        """The same samples, at most `count` at a time; the inputs of all come with the first."""
+        for start in range(0, len(self.work), count):
+            stop = start + count
+            yield Admitted(self.work[start:stop], {} if start else self.inputs, self.tickets[start:stop], self.size)
 
 
 def admit(

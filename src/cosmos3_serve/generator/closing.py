@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import structlog
 
 from cosmos3_serve.errors import Cosmos3Error, ServiceFailure
+from cosmos3_serve.generator.ledger.batch import Batch
 from cosmos3_serve.generator.ledger.ledger import Ledger
-from cosmos3_serve.generator.outcomes import Service, build_response
+from cosmos3_serve.generator.outcomes import Service, companies_of
+from cosmos3_serve.generator.response import ResponseParts
 from cosmos3_serve.generator.scribe import Scribe
 from cosmos3_serve.generator.staging import Stager
 
@@ -64,13 +66,7 @@ class Closing:
         expected.closing = True
         await self._stager.close(request_id)
         try:
-            try:
-                requested = (await self._ledger.request(request_id))["samples"]
-            except (ServiceFailure, KeyError):
-                requested = [{} for _ in batch.samples]  # the request is unreadable; the results are not
-            samples = await self._ledger.details(request_id, results=True)
-            response = await asyncio.to_thread(build_response, batch, samples, requested, self._service)
-            await self._scribe.end(batch, response)
+            await self._scribe.end(batch, await self._response(batch))
         except Exception as error:
             log.error("response_failed", exception=type(error).__name__)
             expected.failure = ServiceFailure("the response of the batch could not be made", code="response_failed")
@@ -78,3 +74,20 @@ class Closing:
             if self._expected.get(request_id) is expected:  # else it was reopened in this very moment
                 del self._expected[request_id]
         expected.over.set()
+
+    async def _response(self, batch: Batch) -> list[bytes]:
+        request_id = batch.request_id
+        try:
+            requested = (await self._ledger.request(request_id))["samples"]
+        except (ServiceFailure, KeyError):
+            requested = [{} for _ in batch.samples]  # the request is unreadable; the results are not
+        companies: dict[str, list[str]] = {}
+        async for page in self._ledger.pages(request_id, results=False):
+            for call, names in companies_of(page).items():
+                companies.setdefault(call, []).extend(names)
+        parts = ResponseParts(batch, self._service, companies)
+        start = 0
+        async for page in self._ledger.pages(request_id, results=True):
+            await asyncio.to_thread(parts.add, page, requested[start : start + len(page)])
+            start += len(page)
+        return list(parts.chunks())

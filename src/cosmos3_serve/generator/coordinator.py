@@ -30,6 +30,7 @@ from cosmos3_serve.generator.events import EventHub, instant
 from cosmos3_serve.generator.guardrails.gate import TextGuardPort, text_gate
 from cosmos3_serve.generator.kept_durations import KeptDurations
 from cosmos3_serve.generator.ledger.batch import Batch, SampleDetail, Summary
+from cosmos3_serve.generator.ledger.files import StoredResponse
 from cosmos3_serve.generator.ledger.ledger import Ledger
 from cosmos3_serve.generator.outcomes import ArtifactFile, Service, batch_view, summary_view
 from cosmos3_serve.generator.ports import Clock, EnginePort, NoObserver, Observer, SystemClock
@@ -257,7 +258,7 @@ class Coordinator:
         mine = await self._ledger.listed(tenant, max(1, min(limit, MAX_LISTED)), last)
         return [summary_view(summary, self._settings.model) for summary in mine]
 
-    async def response(self, request_id: str, *, tenant: str) -> bytes:
+    async def response(self, request_id: str, *, tenant: str) -> StoredResponse:
         """The response, the same bytes every time. Raises Conflict (`batch_not_ended`), NotFound."""
         summary, live = self._known(request_id, tenant), self._ledger.live(request_id)
         if live is not None and live.ended_at is None:  # else its response lies there, and its summary is on the way

@@ -41,6 +41,7 @@ from cosmos3_serve.settings import GeneratorSettings
 log = structlog.get_logger(__name__)
 
 MAX_HELD_BYTES = 256 * 1024 * 1024  # requests of batches that have not ended, together
+QUEUE_PAGE = 256  # samples
 ENGINE_RETRY_S = 1.0
 IDENTITY = ("engine", "revision", "backend", "checkpoint", "checkpoint_revision", "checkpoint_digest", "weights")
 
@@ -155,13 +156,16 @@ class FrontDesk:
                     at=self._clock.now(),
                 )
                 batch = await self._ledger.accept(record, request.body())
-                self._start(batch, admitted)
+                await self._start(batch, admitted)
             return batch
 
-    def _start(self, batch: Batch, admitted: Admitted) -> None:
+    async def _start(self, batch: Batch, admitted: Admitted) -> None:
+        """Queue the samples, a page at a time: ten thousand at once would hold up the loop."""
         self._closing.expect(batch.request_id, admitted.size)
-        self._scribe.queued(len(admitted.work))
-        self._pump.enqueue(batch.request_id, admitted)
+        for page in admitted.pages(QUEUE_PAGE):
+            self._scribe.queued(len(page.work))
+            self._pump.enqueue(batch.request_id, page)
+            await asyncio.sleep(0)
 
     @contextmanager
     def _room(self, admitted: Admitted) -> Iterator[None]:
@@ -217,7 +221,7 @@ class FrontDesk:
         )  # fmt: skip
         with self._room(admitted):
             batch = await self._ledger.reopen(request_id, again, detached=detached)
-            self._start(batch, admitted)
+            await self._start(batch, admitted)
         return batch
 
     # ---- ending early, and going on after a restart
@@ -239,7 +243,7 @@ class FrontDesk:
             else:
                 samples = (await self._ledger.request(request_id))["samples"]
                 admitted = await asyncio.to_thread(readmit, samples, waiting, request_id, self._profile, self._stager)
-                self._start(batch, admitted)
+                await self._start(batch, admitted)
                 return
         except (InputError, ValueError, KeyError, IndexError) as error:
             reason = error.detail if isinstance(error, InputError) else "the stored request can't be read"

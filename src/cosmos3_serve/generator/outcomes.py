@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cosmos3_serve.contract.batch import BatchResponse, CheckpointRecord, EngineRecord
-from cosmos3_serve.contract.records import Artifact, SampleCompute, SampleOutputs, SampleRecord, SampleState, SampleWave
+from cosmos3_serve.contract.records import SampleCompute, SampleOutputs, SampleState, SampleWave
 from cosmos3_serve.contract.views import BatchState, BatchView, SampleView
-from cosmos3_serve.errors import SampleCode
 from cosmos3_serve.generator.events import instant
 from cosmos3_serve.generator.ledger.batch import Batch, SampleDetail, Summary
 
@@ -82,65 +80,7 @@ def _rewritten(value: Any, root: str, given: Mapping[str, str], key: str = "") -
     return value
 
 
-def build_response(
-    batch: Batch, samples: Sequence[SampleDetail], requested: Sequence[Mapping[str, Any]], service: Service
-) -> bytes:
-    """The response of an ended batch, as JSON bytes (docs/contract.md 2.4).
-
-    Args:
-        requested: the samples as the client wrote them; what failed is echoed from there.
-    """
-    engine = batch.engine
-    companies = _companies(samples)
-    response = BatchResponse(
-        request_id=batch.request_id,
-        model=batch.model,
-        batch_size=len(samples),
-        outputs=[_outputs(batch.request_id, sample, asked) for sample, asked in zip(samples, requested, strict=True)],
-        artifacts=[Artifact(sample=s.name, **artifact) for s in samples for artifact in s.artifacts],
-        guardrails=service.guardrails,
-        max_batch_size=service.max_batch_size,
-        framework_revision=service.framework_revision,
-        server_source_revision=service.source_revision,
-        samples=[
-            SampleRecord(
-                name=sample.name,
-                state=sample.state,
-                code=sample.code,
-                message=sample.message,
-                retryable=sample.retryable,
-                seed=sample.seed,
-                guardrails=sample.guardrails,
-                timings=sample.timings,
-                wave=_wave(sample, companies),
-                compute=_compute(sample),
-                media=sample.media,
-            )
-            for sample in samples
-        ],
-        backend=service.backend,
-        engine=EngineRecord(engine=engine["engine"], revision=engine["revision"]),
-        checkpoint=CheckpointRecord(
-            id=engine["checkpoint"],
-            revision=engine["checkpoint_revision"] or None,
-            digest=engine["checkpoint_digest"] or None,
-        ),
-        weights=engine["weights"],
-    )
-    return response.model_dump_json().encode("utf-8")
-
-
-def _outputs(request_id: str, sample: SampleDetail, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """SampleOutputs of one sample; one without a result echoes what was asked, and the seed it had."""
-    if sample.outputs is not None:
-        return sample.outputs
-    args = {**asked, "name": sample.name, "seed": sample.seed, "output_dir": f"{request_id}/{sample.name}"}
-    status = "skip" if sample.code == SampleCode.CANCELLED else "error"
-    message = f"{sample.code}: {sample.message}"
-    return {"args": args, "status": status, "message": message, "stack_trace": None, "outputs": []}
-
-
-def _companies(samples: Sequence[SampleDetail]) -> dict[str, list[str]]:
+def companies_of(samples: Sequence[SampleDetail]) -> dict[str, list[str]]:
     """Names of a batch's samples by the inference call that they shared."""
     companies: dict[str, list[str]] = {}
     for sample in samples:
@@ -149,7 +89,7 @@ def _companies(samples: Sequence[SampleDetail]) -> dict[str, list[str]]:
     return companies
 
 
-def _wave(sample: SampleDetail, companies: Mapping[str, list[str]]) -> SampleWave | None:
+def wave_of(sample: SampleDetail, companies: Mapping[str, list[str]]) -> SampleWave | None:
     """The sample's wave; neighbours are those of its own batch only."""
     if sample.wave is None:
         return None
@@ -157,14 +97,14 @@ def _wave(sample: SampleDetail, companies: Mapping[str, list[str]]) -> SampleWav
     return SampleWave(**{**sample.wave, "neighbours": [name for name in together if name != sample.name]})
 
 
-def _compute(sample: SampleDetail) -> SampleCompute | None:
+def compute_of(sample: SampleDetail) -> SampleCompute | None:
     return None if sample.compute is None else SampleCompute.model_validate(sample.compute)
 
 
 def batch_view(batch: Batch, samples: Sequence[SampleDetail], steps: Mapping[str, tuple[int, int]]) -> BatchView:
     """A batch as it is now; `steps` is (step, total) by sample name of what denoises."""
     states = {sample.state for sample in samples}
-    companies = _companies(samples)
+    companies = companies_of(samples)
     return BatchView(
         request_id=batch.request_id,
         state=batch.state,
@@ -195,8 +135,8 @@ def _sample_view(
         total_steps=total,
         guardrails=sample.guardrails,
         timings=sample.timings,
-        wave=_wave(sample, companies),
-        compute=_compute(sample),
+        wave=wave_of(sample, companies),
+        compute=compute_of(sample),
         media=sample.media,
     )
 

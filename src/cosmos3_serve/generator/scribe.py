@@ -49,7 +49,7 @@ class Scribe:
                 self.trouble = None
                 return
 
-    async def end(self, batch: Batch, response: bytes) -> Summary:
+    async def end(self, batch: Batch, response: Sequence[bytes]) -> Summary:
         """Close a batch, waiting for the disk if need be."""
         while True:
             try:

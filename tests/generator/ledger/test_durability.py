@@ -50,7 +50,7 @@ async def survives(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         await ledger.write(name, sample_state(0, SampleState.SUCCEEDED, 2.0, outputs={"n": 1}))
         if name != "open":
             await ledger.write(name, sample_failed(1, SampleCode.ENGINE_FAILED, "no", 2.0))
-            await ledger.end(name, b"response of " + name.encode())
+            await ledger.end(name, [b"response of " + name.encode()])
     await ledger.reopen("reopened", [1], detached=True)
     found = disk.after_power_cut(root.parent, base / "left") / "out"
     await ledger.close()
@@ -66,7 +66,7 @@ async def survives(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert (await again.details(name, results=True))[0].outputs == {"n": 1}
         ended = again.find("ended")
         assert ended is not None and ended.state is BatchState.FAILED
-        assert await again.response("ended") == b"response of ended"
+        assert await (await again.response("ended")).read() == b"response of ended"
     finally:
         await again.close()
 

@@ -63,7 +63,7 @@ async def ran(root: Path, request_id: str = "r1") -> None:
     done = [sample_state(i, SampleState.SUCCEEDED, 2.0, outputs={"n": i}) for i in range(2)]
     about = {"wave": {"slot": 1}, "compute": {"threads": 3}, "timings": {"queue": 1.0}, "guardrails": {"applied": True}}
     await ledger.write(request_id, *done, sample_failed(2, SampleCode.ENGINE_FAILED, "no", 3.0, **about))
-    await ledger.end(request_id, b'{"the":"response"}')
+    await ledger.end(request_id, [b'{"the":"response"}'])
     await ledger.close()
 
 
@@ -82,7 +82,7 @@ async def test_an_ended_batch_is_the_same_after_a_restart(tmp_path: Path) -> Non
     assert second.outputs == {"n": 1} and third.message == "no" and third.compute == {"threads": 3}
     assert (await ledger.details("r1"))[1].outputs is None
     assert await ledger.detail("r1", "b") == second and await ledger.detail("r1", "x") is None
-    assert await ledger.response("r1") == b'{"the":"response"}'
+    assert await (await ledger.response("r1")).read() == b'{"the":"response"}'
     assert await ledger.request("r1") == REQUEST
     assert ledger.live_batches() == []
     await ledger.close()
@@ -348,7 +348,7 @@ async def test_no_record_lands_after_the_end(tmp_path: Path) -> None:
     ledger = await opened(tmp_path)
     batch = await ledger.accept(acceptance(), REQUEST)
     await ledger.write("r1", *[sample_state(i, SampleState.SUCCEEDED, 2.0) for i in range(3)])
-    ending = asyncio.create_task(ledger.end("r1", b"{}"))
+    ending = asyncio.create_task(ledger.end("r1", [b"{}"]))
     cancels = [asyncio.create_task(ledger.write("r1", {"kind": "cancel", "at": 3.0})) for _ in range(50)]
     await asyncio.gather(ending, *cancels)
     assert not await ledger.write("r1", {"kind": "cancel", "at": 4.0})
@@ -417,8 +417,8 @@ async def test_reopened_samples_forget_their_results_and_survive_a_restart(tmp_p
     (batch,) = await ledger.open()
     assert states(batch) == ["succeeded", "succeeded", "queued"]
     await ledger.write("r1", sample_state(2, SampleState.SUCCEEDED, 9.0))
-    await ledger.end("r1", b"second")
-    assert await ledger.response("r1") == b"second"
+    await ledger.end("r1", [b"second"])
+    assert await (await ledger.response("r1")).read() == b"second"
     assert (await ledger.load("r1")).state is BatchState.SUCCEEDED
     await ledger.close()
 

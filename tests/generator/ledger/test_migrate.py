@@ -49,7 +49,7 @@ async def test_what_an_old_ledger_told_is_told_by_the_new_one(root: Path) -> Non
     assert [event.type for event in await ledger.events("ended", 0)] == [
         *("batch", "sample", "batch", "sample", "sample", "sample", "end")
     ]
-    assert await ledger.response("ended") == b'{"the":"response"}'
+    assert await (await ledger.response("ended")).read() == b'{"the":"response"}'
     assert (await ledger.request("ended"))["request_id"] == "ended"
 
     open_batch = ledger.live("open")

@@ -59,7 +59,7 @@ async def done(ledger: Ledger, name: str) -> None:
         await asyncio.gather(*[ledger.write(name, sample_state(i, SampleState.RUNNING, 2.0)) for i in indexes])
         ended = [sample_state(i, SampleState.SUCCEEDED, 3.0, **result(name, i)) for i in indexes]
         await asyncio.gather(*[ledger.write(name, record) for record in ended])
-    await ledger.end(name, b"{}")
+    await ledger.end(name, [b"{}"])
     async for samples in ledger.pages(name, results=False):
         assert samples[0].timings
     last = 0

@@ -9,11 +9,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import json
 import os
 import shutil
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ LOCK = "lock"
 DATABASE = "ledger.sqlite"
 REQUEST = "request.json"
 RESPONSE = "response.json"
+CHUNK_BYTES = 256 * 1024
 DISK_FULL_RETRY_S = 60.0
 
 
@@ -113,11 +116,12 @@ class BatchFiles:
         request: dict[str, Any] = json.loads((self.home / REQUEST).read_bytes())
         return request
 
-    def write_response(self, data: bytes) -> None:
-        write_file(self.home / RESPONSE, data)
+    def write_response(self, chunks: Sequence[bytes]) -> None:
+        write_file(self.home / RESPONSE, *chunks)
 
-    def response(self) -> bytes:
-        return (self.home / RESPONSE).read_bytes()
+    def response(self) -> StoredResponse:
+        """Raises OSError when it can't be opened."""
+        return StoredResponse(self.home / RESPONSE)
 
     def usage(self) -> int:
         """Bytes that the batch's files take."""
@@ -141,6 +145,24 @@ class BatchFiles:
     def remove_all(self) -> None:
         for path in (self.outputs, self.staging, self.home):
             remove(path)
+
+
+class StoredResponse:
+    """A response as it is stored, opened once: what retention removes meanwhile stays readable to its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The bytes in pieces of `CHUNK_BYTES`, read in threads; once."""
+        with self._file:
+            while chunk := await asyncio.to_thread(self._file.read, CHUNK_BYTES):
+                yield chunk
+
+    async def read(self) -> bytes:
+        """All of it."""
+        return b"".join([chunk async for chunk in self.chunks()])
 
 
 def remove(path: Path) -> None:
@@ -167,13 +189,14 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, *chunks: bytes) -> None:
     """Write a whole file so that a reader, or a crash, sees either all of it or none; durable on return."""
     part = path.with_name(path.name + ".part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         try:
-            write_all(descriptor, data)
+            for chunk in chunks:
+                write_all(descriptor, chunk)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

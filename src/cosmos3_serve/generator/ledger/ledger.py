@@ -24,7 +24,7 @@ from cosmos3_serve.generator.ledger import changes, queries
 from cosmos3_serve.generator.ledger.age import LedgerClock
 from cosmos3_serve.generator.ledger.batch import Batch, Record, SampleDetail, Summary, summarize
 from cosmos3_serve.generator.ledger.database import Connection, Database
-from cosmos3_serve.generator.ledger.files import DATABASE, PRIVATE, BatchFiles, RootLock, disk_error
+from cosmos3_serve.generator.ledger.files import DATABASE, PRIVATE, BatchFiles, RootLock, StoredResponse, disk_error
 from cosmos3_serve.generator.ledger.packed import DamagedRow
 from cosmos3_serve.generator.ledger.restart import restart
 from cosmos3_serve.generator.ledger.whole import whole
@@ -170,7 +170,7 @@ class Ledger:
         except (OSError, ValueError):
             raise damaged(request_id) from None
 
-    async def response(self, request_id: str) -> bytes:
+    async def response(self, request_id: str) -> StoredResponse:
         """The stored response, byte for byte."""
         try:
             return await self._io(self._files(request_id).response)
@@ -218,11 +218,11 @@ class Ledger:
 
         return await self._database.write(lambda c: changes.append(c, request_id, records), applied)
 
-    async def end(self, request_id: str, response: bytes) -> Summary:
-        """Store the response and close the batch. Raises NotReady when the disk won't; the batch then stays open."""
+    async def end(self, request_id: str, response: Sequence[bytes]) -> Summary:
+        """Store the response, given in pieces, and close the batch. Raises NotReady; the batch then stays open."""
         return await whole(self._end(request_id, response))
 
-    async def _end(self, request_id: str, response: bytes) -> Summary:
+    async def _end(self, request_id: str, response: Sequence[bytes]) -> Summary:
         files, batch = self._files(request_id), self._live[request_id]
         try:
             await self._io(files.write_response, response)
