@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from cosmos3_serve.generator.model import ModelReplica
+from cosmos3_serve.generator.replica.deployment import ModelReplica
 
 
 class FullSizeModel(ModelReplica):

@@ -27,7 +27,7 @@ def _serve() -> None:
         # Not before: both import Ray, which reads its environment when it is imported.
         from full_size_replica import FullSizeModel
 
-        from cosmos3_serve.generator import model
+        from cosmos3_serve.generator.replica import deployment as model
 
         model.ModelReplica = FullSizeModel  # type: ignore[misc]
         return deploy(*args)

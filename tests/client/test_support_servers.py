@@ -14,7 +14,7 @@ from support.desk import make_front
 from support.fakes import FakeClock
 from support.ledger_server import LedgerServer
 
-from cosmos3_serve.generator.app import build_app
+from cosmos3_serve.generator.http.application import build_app
 from cosmos3_serve.service.tokens import TokenBook
 
 BATCH = {

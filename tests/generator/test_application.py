@@ -17,7 +17,7 @@ from cosmos3_serve.deploy.render import render
 from cosmos3_serve.errors import StartRefused, UsageError
 from cosmos3_serve.generator import application, leave
 from cosmos3_serve.generator.guardrails import GUARD, GUARD_APP
-from cosmos3_serve.generator.ingress import NAME
+from cosmos3_serve.generator.http.ingress import NAME
 from cosmos3_serve.generator.prepare import Prepared
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint

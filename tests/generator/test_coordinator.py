@@ -23,8 +23,8 @@ from cosmos3_serve.errors import (
     NotFound,
     SampleCode,
 )
-from cosmos3_serve.generator import delivery as delivery_module
 from cosmos3_serve.generator.ledger.files import BatchFiles
+from cosmos3_serve.generator.queue import delivery as delivery_module
 
 
 def names(count: int) -> list[str]:
@@ -302,7 +302,7 @@ async def test_an_asynchronous_batch_outlives_its_callers(core: Core) -> None:
 async def test_a_caller_who_leaves_during_the_submission_leaves_no_orphan(core: Core) -> None:
     core.engine.script["s0"] = ["slow"]
     task = asyncio.create_task(core.submit(*names(10)))
-    await until(lambda: bool(core.coordinator._desk._turns))
+    await until(lambda: bool(core.coordinator._batches._turns))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -503,8 +503,11 @@ async def test_memory_is_let_go_when_batches_end(core: Core) -> None:
         await core.finish(f"r{n}")
     await settle()
     coordinator = core.coordinator
-    pump = coordinator._pump
-    assert not any((pump.works, pump.running, pump._tasks, coordinator._desk._turns)) and pump._prefetch.empty
-    assert not coordinator._closing._expected and not coordinator._ledger._live
+    dispatcher = coordinator._dispatcher
+    assert (
+        not any((dispatcher.works, dispatcher.running, dispatcher._tasks, coordinator._batches._turns))
+        and dispatcher._prefetch.empty
+    )
+    assert not coordinator._completion._expected and not coordinator._ledger._live
     assert not coordinator._watchdog.flights and not coordinator._watchdog.steps and not coordinator._hub.watched
     assert not coordinator._scheduler._lines

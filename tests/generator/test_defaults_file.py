@@ -4,12 +4,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.desk import FakeDesk, make_front
+from support.batches import FakeDesk, make_front
 
 from cosmos3_serve.contract.defaults import parse_custom_defaults
 from cosmos3_serve.errors import Cosmos3Error
-from cosmos3_serve.generator.app import build_app
 from cosmos3_serve.generator.defaults_file import MAX_BYTES, read_defaults
+from cosmos3_serve.generator.http.application import build_app
 from cosmos3_serve.service.tokens import TokenBook
 
 

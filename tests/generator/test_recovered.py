@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from support.baseline_media import write_outputs
+from support.batches import make_front
 from support.core import start_core
-from support.desk import make_front
 from support.fake_engine import FakeEngine, done
 from support.fakes import FakeClock
 from support.mangling import ManglingProxy
@@ -21,8 +21,8 @@ from cosmos3_serve.client.recovery.recover import RecoverOrder, recover_batch
 from cosmos3_serve.client.submit import submit_batch
 from cosmos3_serve.contract.profile import diffusers_profile
 from cosmos3_serve.errors import ContractViolation
-from cosmos3_serve.generator.app import build_app
 from cosmos3_serve.generator.engines.job import EngineJob, EngineResult
+from cosmos3_serve.generator.http.application import build_app
 from cosmos3_serve.service.http_server import HttpServer
 from cosmos3_serve.service.tokens import TokenBook
 
@@ -61,7 +61,7 @@ async def test_a_damaged_answer_is_recovered_from_the_ledger_and_from_the_root(
     root = (tmp_path / "service" / "out").absolute()
     core = await start_core(tmp_path / "service", FakeClock(), engine=engine_double(root), profile=PROFILE)
     front = make_front(None, TokenBook(TOKEN, None))
-    front.desk = core.coordinator
+    front.batches = core.coordinator
     front.readiness.add("application", lambda: (True, "RUNNING"))
     server = HttpServer(build_app(front), "127.0.0.1", 0)
     await server.start()

@@ -125,7 +125,7 @@ def test_circles_are_found() -> None:
     ("text", "names"),
     [
         ("from cosmos3_serve.client import submit", {"client"}),
-        ("import cosmos3_serve.generator.waves", {"generator"}),
+        ("import cosmos3_serve.generator.queue.scheduler", {"generator"}),
         ("from cosmos3_serve import client", {"client"}),
         ("from ..client import submit", {"client"}),
         ("def f():\n    from cosmos3_serve.service.tokens import TokenBook", {"service"}),

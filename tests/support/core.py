@@ -17,7 +17,7 @@ from cosmos3_serve.contract.views import BatchView
 from cosmos3_serve.generator.coordinator import Coordinator
 from cosmos3_serve.generator.guardrails.gate import TextGuardPort
 from cosmos3_serve.generator.ledger.ledger import Ledger
-from cosmos3_serve.generator.staging import Stager
+from cosmos3_serve.generator.queue.staging import Stager
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.storage.directory import DirectoryStore
 from cosmos3_serve.storage.roots import AllowedRoots

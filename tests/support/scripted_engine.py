@@ -21,8 +21,8 @@ from PIL import Image
 from cosmos3_serve.contract.wire import DIFFUSERS_BACKEND, VISION_IMAGE
 from cosmos3_serve.errors import SampleCode, SampleError
 from cosmos3_serve.generator.engines.job import EngineInfo, EngineJob, EngineResult, WaveRecord
-from cosmos3_serve.generator.model import ModelReplica
-from cosmos3_serve.generator.worker import EngineWorker
+from cosmos3_serve.generator.replica.deployment import ModelReplica
+from cosmos3_serve.generator.replica.worker import EngineWorker
 from cosmos3_serve.service import logs
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint

@@ -30,7 +30,7 @@ def _deploy_scripted(*args: Any) -> Any:
     # Not before: both import Ray, which reads its environment when it is imported.
     from support.scripted_engine import ScriptedModel
 
-    from cosmos3_serve.generator import model
+    from cosmos3_serve.generator.replica import deployment as model
 
     model.ModelReplica = ScriptedModel  # type: ignore[misc]
     return _deploy(*args)

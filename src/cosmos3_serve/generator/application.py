@@ -49,7 +49,7 @@ def build_guard(args: Mapping[str, Any]) -> Any:
 
 def bound(prepared: Prepared, port: int) -> Any:
     """The application of one engine: the ingress over its model."""
-    from cosmos3_serve.generator.ingress import ingress_deployment
+    from cosmos3_serve.generator.http.ingress import ingress_deployment
 
     settings, checkpoint = prepared.settings, prepared.checkpoint
     if prepared.upstream is not None:
@@ -57,7 +57,7 @@ def bound(prepared: Prepared, port: int) -> Any:
 
         model = upstream_deployment(settings, checkpoint, prepared.upstream)
     else:
-        from cosmos3_serve.generator.model import model_deployment
+        from cosmos3_serve.generator.replica.deployment import model_deployment
 
         model = model_deployment(settings, checkpoint, prepared.guardrails)
     assets = tuple(

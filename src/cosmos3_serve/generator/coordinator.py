@@ -1,8 +1,8 @@
 """Coordinator: what a batch's callers can ask for, and the one place where the core's parts are put together.
 
-    submit ─► admission (checks everything) ─► ledger (durable) ─► pump (queue, staging, waves) ─► engine
+    submit ─► admission (checks everything) ─► ledger (durable) ─► dispatcher (queue, staging, waves) ─► engine
                                                      ▲                        │
-       view, events, response, artifact ◄────────────┴── scribe ◄── delivery (verify, hash) ◄─────┘
+       view, events, response, artifact ◄────────────┴── writer ◄── delivery (verify, hash) ◄─────┘
 
 It knows no HTTP, no Ray and no torch. Batches of other tenants are NotFound throughout. Decisions beyond the specs:
 an id whose batch expired stays taken (409 `request_id_expired`) until its tombstone is pruned; a batch is rerun only on
@@ -23,23 +23,23 @@ from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.contract.views import BatchEvent, BatchState, BatchView
 from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import Conflict, Draining, NotFound, SampleCode, SampleError
-from cosmos3_serve.generator.closing import Closing
-from cosmos3_serve.generator.delivery import Delivery
-from cosmos3_serve.generator.desk import FrontDesk
-from cosmos3_serve.generator.events import EventHub, instant
+from cosmos3_serve.generator.batch_service import Batches
+from cosmos3_serve.generator.completion import Completion
 from cosmos3_serve.generator.guardrails.gate import TextGuardPort, text_gate
-from cosmos3_serve.generator.kept_durations import KeptDurations
 from cosmos3_serve.generator.ledger.batch import Batch, SampleDetail, Summary
+from cosmos3_serve.generator.ledger.events import EventHub, instant
 from cosmos3_serve.generator.ledger.files import StoredResponse
 from cosmos3_serve.generator.ledger.ledger import Ledger
-from cosmos3_serve.generator.outcomes import ArtifactFile, Service, batch_view, summary_view
+from cosmos3_serve.generator.ledger.outcomes import ArtifactFile, Service, batch_view, summary_view
+from cosmos3_serve.generator.ledger.retention import Janitor, RetentionPolicy
+from cosmos3_serve.generator.ledger.writer import LedgerWriter
 from cosmos3_serve.generator.ports import Clock, EnginePort, NoObserver, Observer, SystemClock
-from cosmos3_serve.generator.pump import Pump
-from cosmos3_serve.generator.retention import Janitor, RetentionPolicy
-from cosmos3_serve.generator.scribe import Scribe
-from cosmos3_serve.generator.staging import Stager
-from cosmos3_serve.generator.watchdog import Watchdog
-from cosmos3_serve.generator.waves import WaveScheduler
+from cosmos3_serve.generator.queue.delivery import Delivery
+from cosmos3_serve.generator.queue.dispatcher import Dispatcher
+from cosmos3_serve.generator.queue.kept_durations import KeptDurations
+from cosmos3_serve.generator.queue.scheduler import WaveScheduler
+from cosmos3_serve.generator.queue.staging import Stager
+from cosmos3_serve.generator.queue.watchdog import Watchdog
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.storage.below import is_file_below
 
@@ -94,7 +94,7 @@ class Coordinator:
         self._clock = clock = clock or SystemClock()
         observer = observer or NoObserver()
         self._hub = EventHub()
-        self._scribe = Scribe(ledger, self._hub, clock, observer)
+        self._writer = LedgerWriter(ledger, self._hub, clock, observer)
         self._delivery = Delivery(ledger.output_root, clock, observer)
         wave_limit = min(settings.max_batch_size, settings.inference_batch_limit)
         self._scheduler = WaveScheduler(
@@ -110,7 +110,7 @@ class Coordinator:
             clock,
             stall_timeout_s=settings.stall_timeout_s,
             on_step=self._on_step,
-            on_recovered=lambda: self._pump.wake(),
+            on_recovered=lambda: self._dispatcher.wake(),
         )
         service = Service(
             backend=profile.backend,
@@ -119,27 +119,26 @@ class Coordinator:
             guardrails=settings.guardrails,
             max_batch_size=settings.max_batch_size,
         )
-        self._closing = Closing(ledger, self._scribe, stager, service)
-        self._pump = Pump(
+        self._completion = Completion(ledger, self._writer, stager, service)
+        self._dispatcher = Dispatcher(
             engine=engine,
             profile=profile,
             ledger=ledger,
-            scribe=self._scribe,
+            writer=self._writer,
             scheduler=self._scheduler,
             stager=stager,
             watchdog=self._watchdog,
             delivery=self._delivery,
             clock=clock,
-            on_ended=self._closing.close,
+            on_ended=self._completion.close,
             wave_limit=wave_limit,
             window_s=settings.batch_wait_timeout_s,
             gate=text_gate(settings, guard, observer),
         )
-        self._desk = FrontDesk(
-            settings, profile, engine, ledger, stager, clock, self._scheduler, self._pump, self._scribe, self._closing
-        )
+        inner = (self._scheduler, self._dispatcher, self._writer, self._completion)
+        self._batches = Batches(settings, profile, engine, ledger, stager, clock, *inner)
         policy = RetentionPolicy(settings.retention_hours * 3600.0, settings.retention_bytes)
-        self._janitor = Janitor(ledger, clock, policy, self._desk.turn)
+        self._janitor = Janitor(ledger, clock, policy, self._batches.turn)
         self._tasks: list[asyncio.Task[None]] = []
 
     # ---- life
@@ -152,52 +151,52 @@ class Coordinator:
         """
         batches = await self._ledger.open()
         for batch in batches:
-            self._closing.expect(batch.request_id)
+            self._completion.expect(batch.request_id)
         work = (self._begin(batches), self._watchdog.run(), self._janitor.run(), self._kept.run())
         self._tasks = [asyncio.create_task(coroutine) for coroutine in work]
 
     async def ready(self) -> None:
         """Returns once batches are accepted."""
-        await self._desk.ready.wait()
+        await self._batches.ready.wait()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more batches; give running samples so long to finish; queued ones of blocking callers end
         `interrupted`, those of asynchronous batches wait for the next start."""
-        self._desk.draining = True
-        self._pump.hold()
+        self._batches.draining = True
+        self._dispatcher.hold()
         for batch in self._ledger.live_batches():
             if batch.detached:
-                await self._pump.put_back(batch.request_id)
+                await self._dispatcher.put_back(batch.request_id)
             else:
-                await self._pump.withdraw(batch.request_id, SampleCode.INTERRUPTED, "the service shut down")
-        await self._pump.landed(timeout_s)
+                await self._dispatcher.withdraw(batch.request_id, SampleCode.INTERRUPTED, "the service shut down")
+        await self._dispatcher.landed(timeout_s)
         for flight in self._watchdog.flights:
             flight.abort(SampleError(SampleCode.INTERRUPTED, "the service shut down while this sample was running"))
         # Only a disk that can't be written keeps a landing from its end, and that must not keep us from ours.
-        await self._pump.landed(LANDING_S)
-        self._closing.give_up(Draining("the service shut down; the batch goes on after its next start"))
+        await self._dispatcher.landed(LANDING_S)
+        self._completion.give_up(Draining("the service shut down; the batch goes on after its next start"))
 
     async def close(self) -> None:
         """Stop at once. What still runs is found interrupted by the next start."""
-        self._closing.give_up(Draining("the service shut down"))
+        self._completion.give_up(Draining("the service shut down"))
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self._pump.close()
+        await self._dispatcher.close()
         await self._kept.save()
         await self._delivery.close()
         await self._ledger.close()
 
     async def _begin(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
-            await self._closing.close(batch.request_id)
-        await self._kept.open(await self._desk.learn_engine())
+            await self._completion.close(batch.request_id)
+        await self._kept.open(await self._batches.learn_engine())
         for batch in batches:
             if self._ledger.live(batch.request_id) is not None:
-                await self._desk.resume(batch)
-        self._desk.ready.set()
-        await self._pump.run()
+                await self._batches.resume(batch)
+        self._batches.ready.set()
+        await self._dispatcher.run()
 
     # ---- submitting
 
@@ -215,22 +214,22 @@ class Coordinator:
                 doesn't know), `request_id_expired`, `request_id_damaged`.
             LimitExceeded, DeadlineUnreachable, QueueFull, NotReady (`not_ready`, `disk_full`), Draining.
         """
-        return await self._view(await self._desk.submit(request, tenant=tenant, detached=detached))
+        return await self._view(await self._batches.submit(request, tenant=tenant, detached=detached))
 
     async def wait_ended(self, request_id: str, *, tenant: str) -> None:
         """Until the batch ended. Raises NotFound, Draining (the service stops first), ServiceFailure."""
         self._known(request_id, tenant)
-        await self._closing.wait(request_id)
+        await self._completion.wait(request_id)
 
     async def cancel(self, request_id: str, *, tenant: str) -> BatchView:
         """Queued samples never start; running ones are told to stop, and are `finishing` until they do."""
         self._known(request_id, tenant)
-        async with self._desk.turn(request_id):
+        async with self._batches.turn(request_id):
             batch = self._ledger.live(request_id)
             if batch is not None and batch.cancelled_at is None:
-                await self._scribe.write(request_id, {"kind": "cancel", "at": self._clock.now()})
-                await self._pump.withdraw(request_id, SampleCode.CANCELLED, "cancelled before it started")
-        keys = self._pump.running_keys(request_id)
+                await self._writer.write(request_id, {"kind": "cancel", "at": self._clock.now()})
+                await self._dispatcher.withdraw(request_id, SampleCode.CANCELLED, "cancelled before it started")
+        keys = self._dispatcher.running_keys(request_id)
         if keys:
             with suppress(Exception):  # an engine that can't stop finishes, and the view says so
                 async with asyncio.timeout(CANCEL_S):
@@ -242,7 +241,7 @@ class Coordinator:
         (docs/contract.md 2.2). A batch that was asked for asynchronously goes on."""
         summary = self._ledger.find(request_id)
         if summary is not None and summary.tenant == tenant:
-            await self._desk.abandon(request_id)
+            await self._batches.abandon(request_id)
 
     # ---- looking
 
@@ -314,12 +313,12 @@ class Coordinator:
         return QueueStats(
             depth=self._scheduler.depth,
             oldest_age_s=self._scheduler.oldest_age(now),
-            running=len(self._pump.running),
+            running=len(self._dispatcher.running),
             waves_started=self._scheduler.waves_started,
             last_wave_age_s=None if last is None else now - last,
             stalled=self._watchdog.stalled,
-            ready=self._desk.ready.is_set(),
-            disk_trouble=self._scribe.trouble,
+            ready=self._batches.ready.is_set(),
+            disk_trouble=self._writer.trouble,
         )
 
     # ---- inside
@@ -343,6 +342,6 @@ class Coordinator:
 
     def _on_step(self, key: str, step: int, total: int) -> None:
         if step >= total:
-            self._pump.wake()  # the engine has room for the next wave's steps
+            self._dispatcher.wake()  # the engine has room for the next wave's steps
         request_id, _, name = key.partition("/")
         self._hub.progress(request_id, name, step, total, self._clock.now())

@@ -15,9 +15,9 @@ from cosmos3_serve.generator.defaults_file import read_defaults
 from cosmos3_serve.generator.engines.framework.sound import convert_sound
 from cosmos3_serve.generator.engines.framework.start import prepare_framework
 from cosmos3_serve.generator.guardrails.packages import require_packages
-from cosmos3_serve.generator.hardware import admit_machine
 from cosmos3_serve.generator.ledger.files import LOCK, PRIVATE, RootLock
-from cosmos3_serve.generator.system import accelerators
+from cosmos3_serve.generator.replica.hardware import admit_machine
+from cosmos3_serve.generator.replica.system import accelerators
 from cosmos3_serve.service.revision import source_revision
 from cosmos3_serve.service.tokens import TokenBook
 from cosmos3_serve.settings import GeneratorSettings

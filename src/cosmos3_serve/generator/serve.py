@@ -115,8 +115,8 @@ def _deploy_guard(settings: GeneratorSettings, files: GuardrailFiles, cluster: R
     """
     from ray import serve
 
-    from cosmos3_serve.generator.engine_port import serve_status
     from cosmos3_serve.generator.guardrails.replica import guard_application
+    from cosmos3_serve.generator.replica.engine_port import serve_status
 
     _start_serve()
     target = serve.RunTarget(guard_application(settings, files), name=GUARD_APP, route_prefix=None)
@@ -159,7 +159,7 @@ def _wait_ready(
         StartRefused: the ingress says that it can never become ready.
         ServiceFailure: a replica does not start.
     """
-    from cosmos3_serve.generator.engine_port import serve_status
+    from cosmos3_serve.generator.replica.engine_port import serve_status
 
     shown = ""
     ticks = 0

@@ -129,7 +129,7 @@ def _refuse_other_machine(order: GoldenOrder) -> None:
     assert order.settings is not None
     if not order.target or order.settings.ray_address:
         return
-    from cosmos3_serve.generator.system import accelerators
+    from cosmos3_serve.generator.replica.system import accelerators
 
     devices = [] if order.settings.device == "cpu" else [a["compute_capability"] for a in accelerators()]
     found = [judge_targets("", [device]) for device in devices] or [judge_targets("", [])]

@@ -44,7 +44,7 @@ class FakeRun:
         return f"{self.job.name}:{self.steps_done}"
 
 
-class Desk:
+class BatchService:
     """A wave over fakes, with knobs for what goes wrong."""
 
     def __init__(self, packing: str = "wave") -> None:
@@ -88,11 +88,11 @@ OOM = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
 
 def test_a_wave_is_one_block_a_step_and_reports_every_step():
-    desk = Desk()
-    seats = desk.denoise("abcd")
+    batches = BatchService()
+    seats = batches.denoise("abcd")
     assert outcome(seats) == {n: f"{n}:3" for n in "abcd"}
-    assert desk.blocks == [["a", "a", "b", "b", "c", "c", "d", "d"]] * 3
-    assert desk.progress == [(f"r/{n}", i, 3) for i in (1, 2, 3) for n in "abcd"]
+    assert batches.blocks == [["a", "a", "b", "b", "c", "c", "d", "d"]] * 3
+    assert batches.progress == [(f"r/{n}", i, 3) for i in (1, 2, 3) for n in "abcd"]
     assert [s.wave.slot for s in seats.values()] == [0, 1, 2, 3]
     assert {s.wave.inference_batch for s in seats.values()} == {4}
     assert len({s.wave.inference_id for s in seats.values()}) == 1
@@ -100,91 +100,91 @@ def test_a_wave_is_one_block_a_step_and_reports_every_step():
 
 
 def test_kept_apart_each_sample_is_its_own_block():
-    desk = Desk("sample")
-    desk.denoise("ab")
-    assert desk.blocks == [["a", "a"], ["b", "b"]] * 3
+    batches = BatchService("sample")
+    batches.denoise("ab")
+    assert batches.blocks == [["a", "a"], ["b", "b"]] * 3
 
 
 def test_samples_of_fewer_steps_leave_early():
-    desk = Desk()
-    desk.runs = {"b": {"total_steps": 1}}
-    assert outcome(desk.denoise("ab")) == {"a": "a:3", "b": "b:1"}
-    assert desk.blocks == [["a", "a", "b", "b"], ["a", "a"], ["a", "a"]]
+    batches = BatchService()
+    batches.runs = {"b": {"total_steps": 1}}
+    assert outcome(batches.denoise("ab")) == {"a": "a:3", "b": "b:1"}
+    assert batches.blocks == [["a", "a", "b", "b"], ["a", "a"], ["a", "a"]]
 
 
 @pytest.mark.parametrize("shapes, mixed", [(("x", "x"), False), (("x", "y"), True)])
 def test_mixed_shapes_are_recorded(shapes, mixed):
-    desk = Desk()
-    desk.runs = {"a": {"shape": shapes[0]}, "b": {"shape": shapes[1]}}
-    assert {s.wave.mixed_shapes for s in desk.denoise("ab").values()} == {mixed}
+    batches = BatchService()
+    batches.runs = {"a": {"shape": shapes[0]}, "b": {"shape": shapes[1]}}
+    assert {s.wave.mixed_shapes for s in batches.denoise("ab").values()} == {mixed}
 
 
 # ---- cancellation ---------------------------------------------------------------------------------------------------
 
 
 def test_cancelled_before_the_start_is_never_prepared():
-    desk = Desk()
-    desk.cancelled = {"r/b"}
-    seats = desk.denoise("abc")
+    batches = BatchService()
+    batches.cancelled = {"r/b"}
+    seats = batches.denoise("abc")
     assert outcome(seats) == {"a": "a:3", "b": "cancelled", "c": "c:3"}
-    assert desk.prepared == {"a": 1, "c": 1}
+    assert batches.prepared == {"a": 1, "c": 1}
     assert [seats[n].wave.inference_batch for n in "ac"] == [2, 2]
 
 
 def test_cancelled_in_the_middle_leaves_before_the_next_step():
-    desk = Desk()
+    batches = BatchService()
 
     def cancel(block: list[str]) -> None:
-        if len(desk.blocks) == 1:
-            desk.cancelled.add("r/b")
+        if len(batches.blocks) == 1:
+            batches.cancelled.add("r/b")
 
-    desk.on_forward = cancel
-    assert outcome(desk.denoise("abc")) == {"a": "a:3", "b": "cancelled", "c": "c:3"}
-    assert [len(block) for block in desk.blocks] == [6, 6, 4]
-    assert ("r/b", 2, 3) in desk.progress and ("r/b", 3, 3) not in desk.progress
+    batches.on_forward = cancel
+    assert outcome(batches.denoise("abc")) == {"a": "a:3", "b": "cancelled", "c": "c:3"}
+    assert [len(block) for block in batches.blocks] == [6, 6, 4]
+    assert ("r/b", 2, 3) in batches.progress and ("r/b", 3, 3) not in batches.progress
 
 
 def test_everyone_cancelled_ends_the_wave():
-    desk = Desk()
-    desk.on_forward = lambda block: desk.cancelled.update({"r/a", "r/b"})
-    assert outcome(desk.denoise("ab")) == {"a": "cancelled", "b": "cancelled"}
-    assert len(desk.blocks) == 1
+    batches = BatchService()
+    batches.on_forward = lambda block: batches.cancelled.update({"r/a", "r/b"})
+    assert outcome(batches.denoise("ab")) == {"a": "cancelled", "b": "cancelled"}
+    assert len(batches.blocks) == 1
 
 
 # ---- one sample's failure -------------------------------------------------------------------------------------------
 
 
 def test_bad_input_fails_alone():
-    desk = Desk()
+    batches = BatchService()
 
     def bad(name: str, nth: int) -> None:
         if name == "b":
             raise SampleError(SampleCode.INPUT_INVALID, "vision_path: the file is no image")
 
-    desk.on_prepare = bad
-    seats = desk.denoise("abc")
+    batches.on_prepare = bad
+    seats = batches.denoise("abc")
     assert outcome(seats) == {"a": "a:3", "b": "input_invalid", "c": "c:3"}
-    assert desk.blocks[0] == ["a", "a", "c", "c"]
+    assert batches.blocks[0] == ["a", "a", "c", "c"]
 
 
 def test_a_bug_in_preparation_fails_alone_and_tells_no_secrets(caplog):
-    desk = Desk()
+    batches = BatchService()
 
     def bug(name: str, nth: int) -> None:
         if name == "a":
             raise RuntimeError("/secret/path token=abc")
 
-    desk.on_prepare = bug
-    seats = desk.denoise("ab")
+    batches.on_prepare = bug
+    seats = batches.denoise("ab")
     assert outcome(seats) == {"a": "engine_failed", "b": "b:3"}
     assert "secret" not in seats["a"].error.detail and "RuntimeError" in seats["a"].error.detail
 
 
 def test_failure_between_steps_fails_alone():
-    desk = Desk()
-    desk.runs = {"b": {"fails_at": {1: SampleError(SampleCode.OUTPUT_INVALID, "no numbers")}}}
-    assert outcome(desk.denoise("ab")) == {"a": "a:3", "b": "output_invalid"}
-    assert desk.prepared["a"] == 1
+    batches = BatchService()
+    batches.runs = {"b": {"fails_at": {1: SampleError(SampleCode.OUTPUT_INVALID, "no numbers")}}}
+    assert outcome(batches.denoise("ab")) == {"a": "a:3", "b": "output_invalid"}
+    assert batches.prepared["a"] == 1
 
 
 # ---- the wave's failure ---------------------------------------------------------------------------------------------
@@ -194,16 +194,16 @@ def test_failure_between_steps_fails_alone():
     "error", [OOM, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), MemoryError()]
 )
 def test_out_of_memory_together_succeeds_one_by_one(error):
-    desk = Desk()
+    batches = BatchService()
 
     def crowded(block: list[str]) -> None:
-        if len(block) > 2 and desk.blocks:
+        if len(block) > 2 and batches.blocks:
             raise error
 
-    desk.on_forward = crowded
-    seats = desk.denoise("abc")
+    batches.on_forward = crowded
+    seats = batches.denoise("abc")
     assert outcome(seats) == {n: f"{n}:3" for n in "abc"}
-    assert desk.prepared == {"a": 2, "b": 2, "c": 2}  # each again from its seed
+    assert batches.prepared == {"a": 2, "b": 2, "c": 2}  # each again from its seed
     assert {s.wave.inference_batch for s in seats.values()} == {1}
     assert {s.wave.slot for s in seats.values()} == {0}
 
@@ -211,93 +211,93 @@ def test_out_of_memory_together_succeeds_one_by_one(error):
 def test_memory_is_freed_before_anyone_runs_again(monkeypatch):
     events: list[str] = []
     monkeypatch.setattr("cosmos3_serve.generator.engines.diffusers.wave.free_memory", lambda: events.append("free"))
-    desk = Desk()
+    batches = BatchService()
 
     def crowded(block: list[str]) -> None:
         events.append("forward")
         if len(block) > 2:
             raise OOM
 
-    desk.on_forward = crowded
-    desk.steps = 1
-    desk.denoise("ab")
+    batches.on_forward = crowded
+    batches.steps = 1
+    batches.denoise("ab")
     assert events == ["forward", "free", "forward", "free", "forward"]
 
 
 def test_who_does_not_fit_alone_is_told_so_and_the_next_wave_runs():
-    desk = Desk()
+    batches = BatchService()
 
     def large(block: list[str]) -> None:
         if "b" in block:
             raise OOM
 
-    desk.on_forward = large
-    seats = desk.denoise("abc")
+    batches.on_forward = large
+    seats = batches.denoise("abc")
     assert outcome(seats) == {"a": "a:3", "b": "out_of_memory", "c": "c:3"}
     assert "smaller" in seats["b"].error.detail
-    assert outcome(desk.denoise("ac")) == {"a": "a:3", "c": "c:3"}
+    assert outcome(batches.denoise("ac")) == {"a": "a:3", "c": "c:3"}
 
 
 def test_a_single_sample_gets_a_second_chance_with_free_memory():
-    desk = Desk()
+    batches = BatchService()
     errors = [OOM]
 
     def once(block: list[str]) -> None:
         if errors:
             raise errors.pop()
 
-    desk.on_forward = once
-    assert outcome(desk.denoise("a")) == {"a": "a:3"}
+    batches.on_forward = once
+    assert outcome(batches.denoise("a")) == {"a": "a:3"}
 
 
 def test_out_of_memory_in_preparation_is_tried_again_once():
-    desk = Desk()
+    batches = BatchService()
 
     def tight(name: str, nth: int) -> None:
         if (name == "a" and nth == 1) or name == "b":
             raise OOM
 
-    desk.on_prepare = tight
-    assert outcome(desk.denoise("abc")) == {"a": "a:3", "b": "out_of_memory", "c": "c:3"}
-    assert desk.prepared == {"a": 2, "b": 2, "c": 1}
+    batches.on_prepare = tight
+    assert outcome(batches.denoise("abc")) == {"a": "a:3", "b": "out_of_memory", "c": "c:3"}
+    assert batches.prepared == {"a": 2, "b": 2, "c": 1}
 
 
 def test_out_of_memory_between_chunks_is_run_again_alone():
-    desk = Desk()
-    desk.runs = {"b": {"fails_at": {1: OOM}}}
+    batches = BatchService()
+    batches.runs = {"b": {"fails_at": {1: OOM}}}
     made = {"n": 0}
 
     def heal(name: str, nth: int) -> None:
         if name == "b" and nth == 2:
-            desk.runs = {}
+            batches.runs = {}
             made["n"] += 1
 
-    desk.on_prepare = heal
-    assert outcome(desk.denoise("ab")) == {"a": "a:3", "b": "b:3"}
+    batches.on_prepare = heal
+    assert outcome(batches.denoise("ab")) == {"a": "a:3", "b": "b:3"}
     assert made["n"] == 1
 
 
 def test_a_poisonous_sample_is_found_by_running_each_alone():
-    desk = Desk()
+    batches = BatchService()
 
     def poison(block: list[str]) -> None:
-        if "c" in block and len(desk.blocks) >= 1:
+        if "c" in block and len(batches.blocks) >= 1:
             raise RuntimeError("device-side assert")
 
-    desk.on_forward = poison
-    assert outcome(desk.denoise("abcd")) == {"a": "a:3", "b": "b:3", "c": "engine_failed", "d": "d:3"}
+    batches.on_forward = poison
+    assert outcome(batches.denoise("abcd")) == {"a": "a:3", "b": "b:3", "c": "engine_failed", "d": "d:3"}
 
 
 def test_cancelled_while_waiting_for_the_second_run():
-    desk = Desk()
+    batches = BatchService()
 
     def crowded(block: list[str]) -> None:
         if len(block) > 2:
-            desk.cancelled.add("r/b")
+            batches.cancelled.add("r/b")
             raise OOM
 
-    desk.on_forward = crowded
-    assert outcome(desk.denoise("ab")) == {"a": "a:3", "b": "cancelled"}
+    batches.on_forward = crowded
+    assert outcome(batches.denoise("ab")) == {"a": "a:3", "b": "cancelled"}
 
 
 @pytest.mark.parametrize(

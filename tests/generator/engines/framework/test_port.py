@@ -17,9 +17,9 @@ from cosmos3_serve.errors import EngineFailed, SampleCode, SampleError, StartRef
 from cosmos3_serve.generator.engines.framework import port as port_module
 from cosmos3_serve.generator.engines.framework.port import FrameworkEngine
 from cosmos3_serve.generator.engines.job import EngineInfo, EngineJob, EngineResult
-from cosmos3_serve.generator.hardware import admit_target
 from cosmos3_serve.generator.ports import SystemClock
-from cosmos3_serve.generator.runner import Flight, Outcome, WaveRunner
+from cosmos3_serve.generator.queue.runner import Flight, Outcome, WaveRunner
+from cosmos3_serve.generator.replica.hardware import admit_target
 from cosmos3_serve.settings import GeneratorSettings
 
 INFO = EngineInfo(

@@ -9,7 +9,7 @@ from support.framework_service import DOUBLE
 
 from cosmos3_serve.errors import CheckpointUnavailable, UsageError
 from cosmos3_serve.generator.engines.framework.setup import build_setup, extra_fields
-from cosmos3_serve.generator.model import max_ongoing
+from cosmos3_serve.generator.replica.deployment import max_ongoing
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
 

@@ -15,7 +15,7 @@ from cosmos3_serve.generator.engines.framework.supervisor import Supervisor
 from cosmos3_serve.generator.engines.guard import upstream_checks
 from cosmos3_serve.generator.engines.job import EngineInfo
 from cosmos3_serve.generator.guardrails.record import guard_record
-from cosmos3_serve.generator.hardware import admit_target
+from cosmos3_serve.generator.replica.hardware import admit_target
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cosmos3_serve.generator.engines.framework.setup import build_setup
-from cosmos3_serve.generator.model import HEALTH_PERIOD_S, STOP_MARGIN_S, max_ongoing
+from cosmos3_serve.generator.replica.deployment import HEALTH_PERIOD_S, STOP_MARGIN_S, max_ongoing
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
 from cosmos3_serve.weights.model_cache import carried

@@ -18,9 +18,9 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cosmos3_serve.errors import EngineFailed
-from cosmos3_serve.generator.engine_port import kill_replicas, replica_names, serve_status
 from cosmos3_serve.generator.engines.framework.deployment import WORKER_CLASS
-from cosmos3_serve.generator.system import accelerators
+from cosmos3_serve.generator.replica.engine_port import kill_replicas, replica_names, serve_status
+from cosmos3_serve.generator.replica.system import accelerators
 
 log = structlog.get_logger(__name__)
 

@@ -1,0 +1,131 @@
+"""Prefetch: fetches the inputs of the samples that are next and has their texts checked, so that no wave waits for it.
+
+Only so far ahead as `backlog`: what lies on disk for waiting samples is bounded, however long the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import structlog
+
+from cosmos3_serve.contract.grouping import shape_key, wave_key
+from cosmos3_serve.contract.profile import EngineProfile
+from cosmos3_serve.contract.records import SampleState
+from cosmos3_serve.errors import SampleCode, SampleError
+from cosmos3_serve.generator.guardrails.gate import TextGate
+from cosmos3_serve.generator.guardrails.record import merged
+from cosmos3_serve.generator.ledger.batch import Record, sample_failed, sample_staged, sample_state
+from cosmos3_serve.generator.ledger.writer import LedgerWriter
+from cosmos3_serve.generator.ports import Clock
+from cosmos3_serve.generator.queue.admission import Work, resolve_staged
+from cosmos3_serve.generator.queue.scheduler import WaveScheduler
+from cosmos3_serve.generator.queue.staging import Stager
+
+log = structlog.get_logger(__name__)
+Key = tuple[str, int]
+
+
+class Prefetch:
+    """Args:
+    gate: checks the texts; None where guardrails are off.
+    end: ends a sample whose inputs can't be had, or whose texts may not pass.
+    wake: told whenever a sample became ready or room was made.
+    """
+
+    def __init__(
+        self,
+        profile: EngineProfile,
+        writer: LedgerWriter,
+        scheduler: WaveScheduler,
+        stager: Stager,
+        clock: Clock,
+        *,
+        backlog: int,
+        gate: TextGate | None = None,
+        end: Callable[[Work, Record], Awaitable[None]],
+        wake: Callable[[], None],
+    ) -> None:
+        self._profile = profile
+        self._writer = writer
+        self._scheduler = scheduler
+        self._stager = stager
+        self._clock = clock
+        self._backlog = backlog
+        self._gate = gate
+        self._end = end
+        self._wake = wake
+        self._fetching: dict[Key, asyncio.Task[None]] = {}
+        self._ahead: set[Key] = set()
+
+    def go(self, works: dict[Key, Work]) -> None:
+        """Begin with the next samples that need inputs or a check, as far as there is room."""
+        room = self._backlog - len(self._ahead)
+        if room <= 0:
+            return
+        for ticket in self._scheduler.unready(self._backlog + room):
+            key = (ticket.batch, ticket.index)
+            if key not in self._ahead and room > 0:
+                room -= 1
+                self._ahead.add(key)
+                self._fetching[key] = asyncio.create_task(self._fetch(works[key]))
+
+    def left(self, keys: Iterable[Key]) -> None:
+        """Samples that no longer wait make room."""
+        self._ahead.difference_update(keys)
+
+    def fetching(self, request_id: str) -> list[Key]:
+        return [key for key in self._fetching if key[0] == request_id]
+
+    async def stop(self, key: Key) -> None:
+        """Give up fetching for a sample, if it is still going on."""
+        self._ahead.discard(key)
+        task = self._fetching.pop(key, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def close(self) -> None:
+        for key in list(self._fetching):
+            await self.stop(key)
+
+    @property
+    def empty(self) -> bool:
+        return not self._fetching and not self._ahead
+
+    async def _fetch(self, work: Work) -> None:
+        started = self._clock.monotonic()
+        try:
+            await self._writer.insist(work.request_id, sample_state(work.index, SampleState.STAGING, self._clock.now()))
+            if work.needs_inputs:
+                staged = await self._stager.stage(work.request_id, work.index)
+                if staged.texts:
+                    work.resolved = await asyncio.to_thread(resolve_staged, work, self._profile, staged.texts)
+                work.staged, work.staging_s = staged, self._clock.monotonic() - started
+            if self._gate is not None:
+                verdict = await self._gate.check(work.asked, work.resolved)
+                work.checks, work.check_s = verdict.records, verdict.seconds
+                if verdict.refused is not None:
+                    raise verdict.refused
+            if work.staged is not None:
+                record = sample_staged(work.index, work.staged.records, self._clock.now())
+            else:
+                record = sample_state(work.index, SampleState.QUEUED, self._clock.now())
+            await self._writer.insist(work.request_id, record)
+            self._scheduler.make_ready(
+                work.request_id, work.index, key=wave_key(work.resolved), shape=shape_key(work.resolved)
+            )
+        except Exception as error:
+            if not isinstance(error, SampleError):
+                log.error("staging_broke", exception=type(error).__name__)
+                error = SampleError(
+                    SampleCode.STAGING_FAILED, f"the input could not be staged ({type(error).__name__})"
+                )
+            self._scheduler.withdraw(work.request_id, [work.index])
+            about = {"guardrails": merged(work.checks, {})} if work.checks is not None else {}
+            record = sample_failed(work.index, error.sample_code, error.detail, self._clock.now(), **about)
+            await self._end(work, record)
+        finally:
+            self._fetching.pop(work.key, None)
+            self._wake()

@@ -1,1 +1,0 @@
-"""The generator's HTTP endpoints, one module a group."""
