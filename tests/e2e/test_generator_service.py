@@ -221,6 +221,9 @@ def test_a_wedged_replica_is_replaced_and_readiness_says_so(
         os.kill(wedged, signal.SIGSTOP)
         readiness_until(service, service.url, 503)
         assert readiness_until(service, service.url, 200)[-1] == (200, set())
+        until = time.monotonic() + 60  # Serve may still be ending it while the next one serves
+        while reaper.start_time(wedged) == started and time.monotonic() < until:
+            time.sleep(0.1)
         assert reaper.start_time(wedged) != started
         assert http.get(place).json()["samples"][0]["code"] == "engine_stalled"
         assert "engine_replacements_total 1.0" in http.get("/metrics").text

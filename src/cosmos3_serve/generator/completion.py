@@ -68,7 +68,7 @@ class Completion:
         try:
             await self._writer.end(batch, await self._response(batch))
         except Exception as error:
-            log.error("response_failed", exception=type(error).__name__)
+            log.error("response_failed", exc_info=error)
             expected.failure = ServiceFailure("the response of the batch could not be made", code="response_failed")
         else:
             if self._expected.get(request_id) is expected:  # else it was reopened in this very moment

@@ -82,7 +82,7 @@ class Janitor:
             try:
                 await self.clean()
             except Exception as error:
-                log.error("retention_failed", exception=type(error).__name__)
+                log.error("retention_failed", exc_info=error)
 
     async def clean(self) -> None:
         await self._ledger.tick()

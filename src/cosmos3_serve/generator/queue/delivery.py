@@ -68,7 +68,7 @@ class Delivery:
         except SampleError as error:
             return self._failed(work, error, about)
         except Exception as error:
-            log.error("verification_broke", exception=type(error).__name__)
+            log.error("verification_broke", exc_info=error)
             broken = SampleError(SampleCode.OUTPUT_INVALID, f"the output can't be read ({type(error).__name__})")
             return self._failed(work, broken, about)
         about["timings"]["hash"] = self._clock.monotonic() - started

@@ -160,7 +160,7 @@ class Dispatcher:
             try:
                 self._start_waves()
             except Exception as error:  # a fault in one decision must not end all deciding
-                log.error("dispatcher_broke", exception=type(error).__name__)
+                log.error("dispatcher_broke", exc_info=error)
 
     def _start_waves(self) -> None:
         if self._held:
@@ -230,7 +230,7 @@ class Dispatcher:
                 work = by_key.pop(outcome.job.key)
                 landings.append(self._spawn(self._land(work, outcome, started)))
         except Exception as error:
-            log.error("wave_broke", exception=type(error).__name__, samples=len(by_key))
+            log.error("wave_broke", exc_info=error, samples=len(by_key))
             message = f"the service failed to run the wave ({type(error).__name__})"
             for work in by_key.values():
                 failed = sample_failed(work.index, SampleCode.ENGINE_FAILED, message, self._clock.now())
@@ -284,7 +284,7 @@ class Dispatcher:
         try:
             await self._writer.insist(work.request_id, record)
         except (ValueError, TypeError) as error:
-            log.error("record_is_no_json", exception=type(error).__name__)
+            log.error("record_is_no_json", exc_info=error)
             message = "the result can't be recorded"
             record = sample_failed(work.index, SampleCode.OUTPUT_INVALID, message, self._clock.now())
             await self._writer.insist(work.request_id, record)
@@ -324,4 +324,4 @@ class Dispatcher:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("dispatcher_task_broke", exception=type(task.exception()).__name__)
+            log.error("dispatcher_task_broke", exc_info=task.exception())

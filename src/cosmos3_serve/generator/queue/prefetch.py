@@ -118,7 +118,7 @@ class Prefetch:
             )
         except Exception as error:
             if not isinstance(error, SampleError):
-                log.error("staging_broke", exception=type(error).__name__)
+                log.error("staging_broke", exc_info=error)
                 error = SampleError(
                     SampleCode.STAGING_FAILED, f"the input could not be staged ({type(error).__name__})"
                 )

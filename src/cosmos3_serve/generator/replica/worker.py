@@ -166,7 +166,7 @@ class EngineWorker:
         try:
             items = await loop.run_in_executor(self._denoising, self._engine.denoise, jobs, on_step, is_cancelled)
         except Exception as error:
-            log.error("denoise_raised", exception=type(error).__name__, size=len(jobs))
+            log.error("denoise_raised", exc_info=error, size=len(jobs))
             return [_failure(error) for _ in group]
         if len(items) != len(jobs):
             log.error("denoise_miscounted", jobs=len(jobs), items=len(items))
@@ -186,7 +186,7 @@ class EngineWorker:
                     return result
                 error = SampleError(SampleCode.OUTPUT_INVALID, "the engine finished another sample than this one")
             except Exception as raised:
-                log.error("finish_raised", exception=type(raised).__name__)
+                log.error("finish_raised", exc_info=raised)
                 error = raised
         return EngineResult(name=call.job.name, error=EngineError.of(_failure(error)))
 
