@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
 import sqlite3
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,6 +222,46 @@ async def test_a_disk_that_fills_while_samples_run_loses_no_result(core: Core, m
     await core.clock.advance(6)
     await core.finish()
     assert await core.codes() == ["succeeded"] and core.coordinator.stats().disk_trouble is None
+
+
+async def test_an_output_root_that_takes_no_folder_holds_the_queue_and_fails_nobody(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, full = Path.mkdir, True
+
+    def mkdir(path: Path, *args: Any, **options: Any) -> None:
+        if full and path.parent == core.root / "r1":
+            raise OSError(errno.ENOSPC, "full")
+        real(path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    await core.submit(*[f"s{n}" for n in range(20)])
+    await until(lambda: core.coordinator.stats().disk_trouble is not None)
+    await core.clock.advance(60)
+    assert core.engine.calls == [] and set(await core.codes()) == {"queued", "running"}
+    full = False
+    while core.coordinator.stats().disk_trouble is not None:
+        await core.clock.advance(6)
+        await asyncio.sleep(0.005)
+    await core.finish()
+    assert await core.codes() == ["succeeded"] * 20
+
+
+async def test_a_sample_that_waits_costs_little_memory(make_core: MakeCore) -> None:
+    """What it resolves to is not kept: with it, one held five times as much."""
+    core = await make_core(max_samples=1000, queue_limit=10_000)
+    core.engine.script = {f"s{n}": ["hang"] for n in range(500)}
+    names = [image(f"s{n}") for n in range(500)]
+    await core.submit(*names, id="first", detached=True)
+    gc.collect()
+    tracemalloc.start(1)
+    try:
+        for batch in range(4):
+            await core.submit(*names, id=f"r{batch}", detached=True)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 2000 * 2000
+    finally:
+        tracemalloc.stop()
 
 
 async def test_before_an_engine_answered_nothing_is_accepted(make_core: MakeCore, tmp_path: Any) -> None:

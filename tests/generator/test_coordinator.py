@@ -344,6 +344,20 @@ async def test_what_a_view_calls_ended_has_its_response(core: Core, monkeypatch:
     assert [event.type async for event in core.coordinator.events("r1", tenant="t")][-1] == "end"
 
 
+async def test_a_task_that_breaks_is_a_failure_of_the_coordinator(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Serve's health check asks for it: a service without its dispatcher must not look healthy."""
+
+    async def broken(self: Any) -> None:
+        raise TypeError("as told")
+
+    monkeypatch.setattr("cosmos3_serve.generator.queue.dispatcher.Dispatcher.run", broken)
+    core = await make_core()
+    await until(lambda: core.coordinator.failure is not None)
+    assert core.coordinator.failure is not None and "TypeError" in core.coordinator.failure.detail
+
+
 async def test_another_tenants_batch_is_not_found(core: Core) -> None:
     await core.submit("a", tenant="owner")
     await core.finish(tenant="owner")
@@ -378,7 +392,8 @@ async def test_another_tenants_batch_is_not_found(core: Core) -> None:
         "r1/a/vision.jpg\n",
         "r1/a/visi\u00f6n.jpg",
         ".cosmos3/ledger/r1",
-        ".cosmos3/ledger/r1/journal.jsonl",
+        ".cosmos3/ledger/r1/request.json",
+        ".cosmos3/ledger.sqlite",
         "",
         "..",
     ],

@@ -14,15 +14,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
+
+import structlog
 
 from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.profile import EngineProfile
 from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.contract.views import BatchEvent, BatchState, BatchView
 from cosmos3_serve.contract.wire import is_safe_name
-from cosmos3_serve.errors import Conflict, Draining, NotFound, SampleCode, SampleError
+from cosmos3_serve.errors import Conflict, Draining, NotFound, SampleCode, SampleError, ServiceFailure
 from cosmos3_serve.generator.batch_service import Batches
 from cosmos3_serve.generator.completion import Completion
 from cosmos3_serve.generator.guardrails.gate import TextGuardPort, text_gate
@@ -40,28 +41,15 @@ from cosmos3_serve.generator.queue.kept_durations import KeptDurations
 from cosmos3_serve.generator.queue.scheduler import WaveScheduler
 from cosmos3_serve.generator.queue.staging import Stager
 from cosmos3_serve.generator.queue.watchdog import Watchdog
+from cosmos3_serve.generator.stats import QueueStats
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.storage.below import is_file_below
 
+log = structlog.get_logger(__name__)
 CANCEL_S = 10.0
 LANDING_S = 10.0
 MAX_LISTED = 500
 LARGE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """The queue at one moment. Seconds; `last_wave_age_s` is None before the first wave; `ready` once an engine
-    answered; `disk_trouble` says why the ledger can't be written."""
-
-    depth: int
-    oldest_age_s: float
-    running: int
-    waves_started: int
-    last_wave_age_s: float | None
-    stalled: bool
-    ready: bool
-    disk_trouble: str | None
 
 
 class Coordinator:
@@ -140,6 +128,7 @@ class Coordinator:
         policy = RetentionPolicy(settings.retention_hours * 3600.0, settings.retention_bytes)
         self._janitor = Janitor(ledger, clock, policy, self._batches.turn)
         self._tasks: list[asyncio.Task[None]] = []
+        self.failure: ServiceFailure | None = None
 
     # ---- life
 
@@ -154,6 +143,15 @@ class Coordinator:
             self._completion.expect(batch.request_id)
         work = (self._begin(batches), self._watchdog.run(), self._janitor.run(), self._kept.run())
         self._tasks = [asyncio.create_task(coroutine) for coroutine in work]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """None of these tasks ends by itself: whoever serves us must learn of it and start again."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("coordinator_task_broke", exc_info=error)
+            self.failure = ServiceFailure(f"the coordinator broke ({type(error).__name__})", code="coordinator_failed")
 
     async def ready(self) -> None:
         """Returns once batches are accepted."""

@@ -47,3 +47,23 @@ async def test_a_device_that_is_no_target_ends_the_start(monkeypatch: pytest.Mon
     replica._coordinator = SimpleNamespace(start=start)
     await replica._begin()
     assert replica._checks.failure is refusal and replica._front.engine is None
+
+
+async def test_a_start_that_breaks_is_told_to_the_health_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = ingress(Engine(), monkeypatch)
+
+    async def start() -> None:
+        raise TypeError("as told")
+
+    replica._coordinator = SimpleNamespace(start=start, failure=None)
+    await replica._begin()
+    assert "TypeError" in replica._checks.failure.detail
+    with pytest.raises(RuntimeError):
+        await replica.check_health()
+
+
+async def test_a_coordinator_that_broke_is_told_to_the_health_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = ingress(Engine(), monkeypatch)
+    replica._coordinator = SimpleNamespace(failure=EngineFailed("broke"))
+    with pytest.raises(RuntimeError, match="broke"):
+        await replica.check_health()

@@ -20,7 +20,7 @@ from ray import serve
 from cosmos3_serve.contract.profile import FRAMEWORK_PROFILE, EngineProfile, diffusers_profile
 from cosmos3_serve.contract.views import AssetRow
 from cosmos3_serve.contract.wire import APP_NAME
-from cosmos3_serve.errors import Cosmos3Error, StartRefused
+from cosmos3_serve.errors import Cosmos3Error, ServiceFailure, StartRefused
 from cosmos3_serve.generator.coordinator import Coordinator
 from cosmos3_serve.generator.defaults_file import read_defaults
 from cosmos3_serve.generator.guardrails.port import RayTextGuard
@@ -146,6 +146,10 @@ class IngressReplica:
             self._checks.failure = error
             log.error("ingress_cannot_start", code=error.stable_code, reason=error.detail)
             return
+        except Exception as error:
+            log.error("ingress_start_broke", exc_info=error)
+            self._checks.failure = ServiceFailure(f"the service could not start ({type(error).__name__})")
+            return
         self._front.accepting = True
         log.info("accepting_batches", port=self._server.port)
 
@@ -209,9 +213,11 @@ class IngressReplica:
         await self._coordinator.close()
 
     async def check_health(self) -> None:
-        """Serve replaces this replica when its HTTP server ended, or when it can never become ready."""
-        if self._checks.failure is not None:
-            raise RuntimeError(self._checks.failure.detail)
+        """Serve replaces this replica when its HTTP server ended, or when it can never become ready, or when a
+        task of its coordinator broke."""
+        failure = self._checks.failure or self._coordinator.failure
+        if failure is not None:
+            raise RuntimeError(failure.detail)
         if not (self._server.alive or self._front.draining):
             raise RuntimeError("the HTTP server has ended")
 

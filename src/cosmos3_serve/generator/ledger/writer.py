@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from cosmos3_serve.contract.views import BatchEvent
-from cosmos3_serve.errors import NotReady
+from cosmos3_serve.errors import Cosmos3Error, NotReady
 from cosmos3_serve.generator.ledger.batch import Batch, Record, Summary
 from cosmos3_serve.generator.ledger.events import EventHub, event_of
+from cosmos3_serve.generator.ledger.files import disk_error
 from cosmos3_serve.generator.ledger.ledger import Ledger
 from cosmos3_serve.generator.ports import Clock, Observer
 
@@ -49,6 +51,17 @@ class LedgerWriter:
                 self.trouble = None
                 return
 
+    async def until_written(self, work: Callable[[], None]) -> None:
+        """Run `work` in a thread, again until the disk takes it: a full output root is no verdict on a sample."""
+        while True:
+            try:
+                await asyncio.to_thread(work)
+            except OSError as error:
+                await self._wait(disk_error(error))
+            else:
+                self.trouble = None
+                return
+
     async def end(self, batch: Batch, response: Sequence[bytes]) -> Summary:
         """Close a batch, waiting for the disk if need be."""
         while True:
@@ -70,7 +83,7 @@ class LedgerWriter:
                 self._observer.sample_state(event.state)
         self._hub.publish(batch.request_id, events)
 
-    async def _wait(self, error: NotReady) -> None:
+    async def _wait(self, error: Cosmos3Error) -> None:
         self.trouble = error.detail
         log.error("ledger_not_writable", code=error.stable_code)
         await self._clock.sleep(DISK_RETRY_S)

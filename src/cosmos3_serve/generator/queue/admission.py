@@ -6,7 +6,7 @@ Everything that can be refused is refused here, before the ledger hears of the b
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,21 +30,26 @@ SEED_RANGE = 2**31
 
 @dataclass(slots=True)
 class Work:
-    """One sample on its way: what was asked, what it resolves to, and its inputs once they are here.
+    """One sample on its way: what was asked, and its inputs once they are here.
 
-    `queued_at`, `staging_s` and `check_s` are seconds of the monotonic clock; `needs_inputs` until `staged` is set.
-    `checks` is what the text guard recorded, None where guardrails are off.
+    What it resolves to is worked out when it is needed (0.1 ms): kept, it would be most of what a waiting sample holds.
+
+    `texts` are those of its text objects once they are here. `queued_at`, `staging_s` and `check_s` are seconds of the
+    monotonic clock; `needs_inputs` until `staged` is set. `checks` is what the text guard recorded, None where it is
+    off.
     """
 
     request_id: str
     index: int
+    name: str
     asked: Mapping[str, Any]
-    resolved: ResolvedSample
+    profile: EngineProfile
     seed: int
     needs_inputs: bool
     queued_at: float = 0.0
     staging_s: float | None = None
     staged: Staged | None = None
+    texts: Mapping[tuple[str | int, ...], str] | None = None
     check_s: float = 0.0
     checks: tuple[CheckRecord, ...] | None = None
 
@@ -53,12 +58,9 @@ class Work:
         return self.request_id, self.index
 
     @property
-    def name(self) -> str:
-        return self.resolved.name
-
-    def ticket(self) -> Ticket:
-        ready = self.staged is not None or not self.needs_inputs
-        return Ticket(self.request_id, self.index, wave_key(self.resolved), shape_key(self.resolved), ready)
+    def resolved(self) -> ResolvedSample:
+        asked = self.asked if self.texts is None else fold_text_inputs(self.asked, self.texts)
+        return resolve_with(asked, self.profile, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,10 @@ def admit(
         parse_batch(request.body(), max_samples=max_samples, profile=profile, check_uri=stager.check_uri)
         raise
     work = [
-        Work(request_id, index, sample, item, item.seed or 0, needs_inputs=index in inputs)
+        Work(request_id, index, item.name, sample, profile, item.seed or 0, needs_inputs=index in inputs)
         for index, (sample, item) in enumerate(zip(request.samples, resolved, strict=True))
     ]
-    return _admitted(work, inputs)
+    return _admitted(work, resolved, inputs)
 
 
 def readmit(
@@ -112,21 +114,23 @@ def readmit(
         InputError: what was allowed then is not allowed by this service any more.
     """
     inputs = {index: fields for index, fields in stager.check(samples).items() if index in seeds}
+    resolved = [resolve_with(samples[index], profile, seed) for index, seed in seeds.items()]
     work = [
-        Work(request_id, index, samples[index], resolve_with(samples[index], profile, seed), seed, index in inputs)
-        for index, seed in seeds.items()
+        Work(request_id, index, item.name, samples[index], profile, seed, needs_inputs=index in inputs)
+        for (index, seed), item in zip(seeds.items(), resolved, strict=True)
     ]
-    return _admitted(work, inputs)
+    return _admitted(work, resolved, inputs)
 
 
 def resolve_with(sample: Mapping[str, Any], profile: EngineProfile, seed: int) -> ResolvedSample:
     return resolve_sample(SampleOverrides.model_validate(sample), profile, seed=seed)
 
 
-def resolve_staged(work: Work, profile: EngineProfile, texts: Mapping[tuple[str | int, ...], str]) -> ResolvedSample:
-    """The sample once its text objects are known. Raises SampleError `input_invalid` when they don't fit."""
+def fold_staged(work: Work, texts: Mapping[tuple[str | int, ...], str]) -> None:
+    """Take in the sample's text objects. Raises SampleError `input_invalid` when they don't fit."""
+    work.texts = texts
     try:
-        return resolve_with(fold_text_inputs(work.asked, texts), profile, work.seed)
+        work.resolved  # noqa: B018
     except ValidationError as error:
         where = ".".join(str(part) for part in error.errors(include_input=False)[0]["loc"])
         raise SampleError(SampleCode.INPUT_INVALID, f"the staged text does not fit: {where}") from None
@@ -136,6 +140,15 @@ def resolve_staged(work: Work, profile: EngineProfile, texts: Mapping[tuple[str 
         raise SampleError(SampleCode.INPUT_INVALID, str(error)) from None
 
 
-def _admitted(work: list[Work], inputs: dict[int, list[InputField]]) -> Admitted:
+def _admitted(work: list[Work], resolved: Sequence[ResolvedSample], inputs: dict[int, list[InputField]]) -> Admitted:
     size = sum(len(repr(item.asked)) for item in work)
-    return Admitted(work, inputs, [item.ticket() for item in work], size)
+    keys: dict[Hashable, Hashable] = {}  # equal keys are one object: there are few shapes and many samples
+
+    def one(key: Hashable) -> Hashable:
+        return keys.setdefault(key, key)
+
+    tickets = [
+        Ticket(item.request_id, item.index, one(wave_key(sample)), one(shape_key(sample)), ready=not item.needs_inputs)
+        for item, sample in zip(work, resolved, strict=True)
+    ]
+    return Admitted(work, inputs, tickets, size)

@@ -214,7 +214,7 @@ class Dispatcher:
         departing = 1
         try:
             await self._announce(works)
-            await asyncio.to_thread(self._make_room, works)
+            await self._writer.until_written(lambda: self._make_room(works))
             jobs = [job_of(work, self._ledger.output_root) for work in works]
             for job in [job for job in jobs if self._unwanted(job)]:  # cancelled since it left the queue
                 jobs.remove(job)
@@ -259,7 +259,7 @@ class Dispatcher:
             await self._writer.insist(request_id, *records)
 
     def _make_room(self, works: Iterable[Work]) -> None:
-        """Clear what an earlier run of the sample left behind, and make its directory's parent."""
+        """Clear what an earlier run of the sample left behind, and make its directory. Raises OSError."""
         for work in works:
             files = BatchFiles(self._ledger.output_root, work.request_id)
             files.remove_sample(work.name)

@@ -19,7 +19,7 @@ from cosmos3_serve.generator.guardrails.record import merged
 from cosmos3_serve.generator.ledger.batch import Record, sample_failed, sample_staged, sample_state
 from cosmos3_serve.generator.ledger.writer import LedgerWriter
 from cosmos3_serve.generator.ports import Clock
-from cosmos3_serve.generator.queue.admission import Work, resolve_staged
+from cosmos3_serve.generator.queue.admission import Work, fold_staged
 from cosmos3_serve.generator.queue.scheduler import WaveScheduler
 from cosmos3_serve.generator.queue.staging import Stager
 
@@ -101,7 +101,7 @@ class Prefetch:
             if work.needs_inputs:
                 staged = await self._stager.stage(work.request_id, work.index)
                 if staged.texts:
-                    work.resolved = await asyncio.to_thread(resolve_staged, work, self._profile, staged.texts)
+                    await asyncio.to_thread(fold_staged, work, staged.texts)
                 work.staged, work.staging_s = staged, self._clock.monotonic() - started
             if self._gate is not None:
                 verdict = await self._gate.check(work.asked, work.resolved)
@@ -113,9 +113,8 @@ class Prefetch:
             else:
                 record = sample_state(work.index, SampleState.QUEUED, self._clock.now())
             await self._writer.insist(work.request_id, record)
-            self._scheduler.make_ready(
-                work.request_id, work.index, key=wave_key(work.resolved), shape=shape_key(work.resolved)
-            )
+            resolved = work.resolved
+            self._scheduler.make_ready(work.request_id, work.index, key=wave_key(resolved), shape=shape_key(resolved))
         except Exception as error:
             if not isinstance(error, SampleError):
                 log.error("staging_broke", exc_info=error)
