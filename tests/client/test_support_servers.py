@@ -9,8 +9,8 @@ import httpx
 import pytest
 from support import baseline_client
 from support.baseline_server import BaselineServer, Faults
+from support.batches import make_front
 from support.core import start_core
-from support.desk import make_front
 from support.fakes import FakeClock
 from support.ledger_server import LedgerServer
 

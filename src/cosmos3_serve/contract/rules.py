@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from string import Formatter
 from typing import Final
 
+from cosmos3_serve.contract.budget import budget_findings
 from cosmos3_serve.contract.defaults import TRANSFER_ONLY
 from cosmos3_serve.contract.modes import (
     ACTION_MODES,
@@ -109,6 +110,7 @@ def resolved_findings(sample: SampleOverrides, resolved: ResolvedSample) -> Iter
         yield FieldError(
             "resolution", "1080 makes images only (num_frames 1)", "use 768 or below, or num_frames 1"
         )  # as the framework does
+    yield from budget_findings(resolved)
     if resolved.hints:
         yield from _transfer(resolved)
     if resolved.model_mode in ACTION_MODES:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from cosmos3_serve.contract.budget import budget_findings
 from cosmos3_serve.contract.media import round_frames
 from cosmos3_serve.contract.resolved import ResolvedSample
 from cosmos3_serve.generator.engines.diffusers.attend import Controls
@@ -48,6 +49,8 @@ class Transfer:
         clips = {name: take(self._control(wanted, name)).frames for name in sample.hints}
         self.total = len(next(iter(clips.values())))
         self._check_frames()
+        for finding in budget_findings(sample, self.total):
+            raise invalid(finding.field, f"{finding.message}; {finding.remedy}")
         self.chunk = 1 if self.total == 1 else round_frames(sample.num_video_frames_per_chunk or 93)
         self.count, self.stride = self._chunks()
         whole = max(self.total, self.chunk)
