@@ -207,6 +207,14 @@ async def test_checks_ahead_are_bounded(make: Make) -> None:
     assert len(guard.seen) == 4
 
 
+async def test_samples_of_many_kinds_in_turn_still_make_full_waves(make: Make) -> None:
+    core = await make()
+    await core.submit(*[image(f"s{n}", num_steps=1 + n % 8) for n in range(128)])
+    await core.finish()
+    sizes = [len(call) for call in core.engine.calls]
+    assert sum(sizes) == 128 and len(sizes) <= 40  # 32 full waves, and some at the ends
+
+
 async def test_a_failed_check_may_be_run_again_a_blocked_text_may_not(make: Make) -> None:
     guard = GuardDouble()
     guard.error = RuntimeError("once")

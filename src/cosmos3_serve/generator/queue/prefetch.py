@@ -1,6 +1,7 @@
 """Prefetch: fetches the inputs of the samples that are next and has their texts checked, so that no wave waits for it.
 
-Only so far ahead as `backlog`: what lies on disk for waiting samples is bounded, however long the queue.
+At most `backlog` samples are fetched or checked at once, and as many have files on disk while they wait; of those
+without files `CHECKED_AHEAD` times as many may wait checked.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from cosmos3_serve.generator.queue.staging import Stager
 
 log = structlog.get_logger(__name__)
 Key = tuple[str, int]
+# Checked samples without files cost a few bytes each, and the next wave is chosen among them: with as few as may fetch
+# at once, samples of many kinds in turn make waves of one.
+CHECKED_AHEAD = 8
 
 
 class Prefetch:
@@ -61,15 +65,20 @@ class Prefetch:
 
     def go(self, works: dict[Key, Work]) -> None:
         """Begin with the next samples that need inputs or a check, as far as there is room."""
-        room = self._backlog - len(self._ahead)
-        if room <= 0:
+        at_once = self._backlog - len(self._fetching)
+        waiting = self._backlog * CHECKED_AHEAD - len(self._ahead)
+        files = self._backlog - sum(works[key].needs_inputs for key in self._ahead if key in works)
+        if min(at_once, waiting) <= 0:
             return
-        for ticket in self._scheduler.unready(self._backlog + room):
+        for ticket in self._scheduler.unready(len(self._fetching) + 2 * self._backlog):
             key = (ticket.batch, ticket.index)
-            if key not in self._ahead and room > 0:
-                room -= 1
-                self._ahead.add(key)
-                self._fetching[key] = asyncio.create_task(self._fetch(works[key]))
+            if key in self._ahead or (works[key].needs_inputs and files <= 0):
+                continue
+            if min(at_once, waiting) <= 0:
+                return
+            at_once, waiting, files = at_once - 1, waiting - 1, files - works[key].needs_inputs
+            self._ahead.add(key)
+            self._fetching[key] = asyncio.create_task(self._fetch(works[key]))
 
     def left(self, keys: Iterable[Key]) -> None:
         """Samples that no longer wait make room."""
