@@ -1,11 +1,13 @@
 """Every refusal that comes before Ray, each with its own code and exit code 3 or 2."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from cosmos3_serve.errors import Cosmos3Error
+from cosmos3_serve.errors import Cosmos3Error, StartRefused
 from cosmos3_serve.generator import prepare as module
+from cosmos3_serve.generator.ledger.files import RootLock
 from cosmos3_serve.generator.prepare import prepare
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.checkpoint import Checkpoint
@@ -108,3 +110,28 @@ def test_proved_guardrails_are_handed_on(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "prove_guardrails", lambda engine, **given: (engine, given))
     ready = prepare(settings(tmp_path, guardrails=True, guardrail_revision="5" * 40, cache_dir=tmp_path / "c"))
     assert ready.guardrails == ("diffusers", {"revision": "5" * 40, "cache_dir": tmp_path / "c"})
+
+
+def test_a_full_output_root_that_was_in_use_is_no_reason_against_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention makes room once the ledger is open; a fresh one has nothing to remove."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    root = tmp_path / "out"
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StartRefused):
+        module._writable(root, keep=True)
+    (root / ".cosmos3" / "lock").touch()
+    assert module._writable(root, keep=True) == root
+
+
+def test_a_root_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    holder = RootLock(tmp_path / "out")
+    with pytest.raises(StartRefused) as caught:
+        prepare(settings(tmp_path))
+    assert (caught.value.stable_code, caught.value.exit_code) == ("output_root_in_use", 3)
+    holder.release()
+    prepare(settings(tmp_path))

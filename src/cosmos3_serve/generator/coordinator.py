@@ -32,7 +32,7 @@ from cosmos3_serve.generator.ledger.events import EventHub, instant
 from cosmos3_serve.generator.ledger.files import StoredResponse
 from cosmos3_serve.generator.ledger.ledger import Ledger
 from cosmos3_serve.generator.ledger.outcomes import ArtifactFile, Service, batch_view, summary_view
-from cosmos3_serve.generator.ledger.retention import Janitor, RetentionPolicy
+from cosmos3_serve.generator.ledger.retention import Janitor, RetentionPolicy, to_expire
 from cosmos3_serve.generator.ledger.writer import LedgerWriter
 from cosmos3_serve.generator.ports import Clock, EnginePort, NoObserver, Observer, SystemClock
 from cosmos3_serve.generator.queue.delivery import Delivery
@@ -125,7 +125,7 @@ class Coordinator:
         )
         inner = (self._scheduler, self._dispatcher, self._writer, self._completion)
         self._batches = Batches(settings, profile, engine, ledger, stager, clock, *inner)
-        policy = RetentionPolicy(settings.retention_hours * 3600.0, settings.retention_bytes)
+        self._policy = policy = RetentionPolicy(settings.retention_hours * 3600.0, settings.retention_bytes)
         self._janitor = Janitor(ledger, clock, policy, self._batches.turn)
         self._tasks: list[asyncio.Task[None]] = []
         self.failure: ServiceFailure | None = None
@@ -138,7 +138,7 @@ class Coordinator:
         Raises:
             StartRefused: another process uses the output root, or it can't be written.
         """
-        batches = await self._ledger.open()
+        batches = await self._ledger.open(partial(to_expire, policy=self._policy))
         for batch in batches:
             self._completion.expect(batch.request_id)
         work = (self._begin(batches), self._watchdog.run(), self._janitor.run(), self._kept.run())

@@ -15,7 +15,7 @@ from cosmos3_serve.generator.defaults_file import read_defaults
 from cosmos3_serve.generator.engines.framework.sound import convert_sound
 from cosmos3_serve.generator.engines.framework.start import prepare_framework
 from cosmos3_serve.generator.guardrails.packages import require_packages
-from cosmos3_serve.generator.ledger.files import LOCK, PRIVATE, RootLock
+from cosmos3_serve.generator.ledger.files import LOCK, NO_SPACE, PRIVATE, RootLock
 from cosmos3_serve.generator.replica.hardware import admit_machine
 from cosmos3_serve.generator.replica.system import accelerators
 from cosmos3_serve.service.revision import source_revision
@@ -123,6 +123,8 @@ def _writable(path: Path, *, keep: bool) -> Path:
         probe.write_bytes(b"x")
         probe.unlink()
     except OSError as error:
+        if error.errno in NO_SPACE and (root / PRIVATE / LOCK).exists():
+            return root.resolve()  # in use before: retention makes room once the ledger is open
         raise StartRefused(
             f"the output root {path} cannot be written ({error.strerror})",
             code="output_root",

@@ -21,7 +21,9 @@ from support.fakes import FakeClock
 from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import Conflict, NotFound, NotReady, SampleCode, ServiceFailure, StartRefused
+from cosmos3_serve.generator.ledger import database as database_module
 from cosmos3_serve.generator.ledger import files as files_module
+from cosmos3_serve.generator.ledger import restart as restart_module
 from cosmos3_serve.generator.ledger.batch import (
     Batch,
     Sample,
@@ -159,15 +161,13 @@ BREAKS = {
     "no samples": "DELETE FROM sample WHERE batch = (SELECT id FROM batch WHERE {bad})",
     "a time that is text": "UPDATE batch SET created_at = 'yesterday' WHERE {bad}",
     "an engine that is no object": "UPDATE batch SET engine = '[' WHERE {bad}",
-    "a state that is none": "UPDATE batch SET state = NULL, ended_at = ended_at WHERE {bad}",
+    "an end that is text": "UPDATE batch SET ended_at = 'never' WHERE {bad}",
 }
 
 
 @pytest.mark.parametrize("over", [True, False], ids=["ended", "open"])
 @pytest.mark.parametrize("broken", BREAKS)
 async def test_a_damaged_batch_is_reported_and_the_others_start(tmp_path: Path, broken: str, over: bool) -> None:
-    if broken == "a state that is none" and not over:
-        pytest.skip("an open batch has no state")
     for name in ("good", "bad"):
         if over:
             await ran(tmp_path, name)
@@ -386,6 +386,36 @@ async def test_an_id_whose_outputs_nobody_accounts_for_is_not_reused(tmp_path: P
     with pytest.raises(Conflict) as caught:
         await ledger.accept(acceptance(), REQUEST)
     assert caught.value.stable_code == "request_id_taken"
+    await ledger.close()
+
+
+async def test_a_start_on_a_full_disk_lets_retention_run_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk has room again once the folder of the batch that is due is gone."""
+    for name in ("due", "kept"):
+        await ran(tmp_path, name)
+        (tmp_path / name / "a").mkdir(parents=True)
+    ledger = await opened(tmp_path)
+    await ledger.accept(acceptance("live", detached=True), REQUEST)
+    await ledger.write("live", sample_state(0, SampleState.RUNNING, 2.0))
+    await ledger.close()
+    real = database_module.transaction
+
+    def transaction(connection: sqlite3.Connection, work: Any) -> Any:
+        if (tmp_path / "due").exists():
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return real(connection, work)
+
+    monkeypatch.setattr(restart_module, "transaction", transaction)
+    with pytest.raises(StartRefused) as caught:
+        await opened(tmp_path)
+    assert caught.value.stable_code == "disk_full"
+    ledger = Ledger(tmp_path, FakeClock())
+    (batch,) = await ledger.open(lambda ended, age: [s.request_id for s in ended if s.request_id == "due"])
+    assert states(batch) == ["interrupted", "queued", "queued"]
+    due, kept = ledger.find("due"), ledger.find("kept")
+    assert due is not None and due.state is BatchState.EXPIRED and kept is not None and kept.expired_at is None
     await ledger.close()
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.core import Core, MakeCore
+from support.disks import failing_disk
 from support.fakes import until
 
 from cosmos3_serve.contract.views import BatchState
@@ -111,6 +112,20 @@ async def test_the_time_between_two_processes_counts(make_core: MakeCore) -> Non
     core = await make_core(retention_hours=1)
     await rounds(core, 31)
     await until(lambda: not (core.root / "r1").exists())
+
+
+async def test_retention_frees_space_on_a_disk_that_takes_nothing(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = await make_core(retention_hours=1)
+    await core.submit("a")
+    await core.finish()
+    with failing_disk(monkeypatch):
+        core.clock.time += 3700
+        await rounds(core, 62)
+        await until(lambda: not (core.root / "r1").exists())
+    await rounds(core, 62)
+    assert (await core.coordinator.view("r1", tenant="t")).state is BatchState.EXPIRED
 
 
 async def rounds(core: Core, seconds: int) -> None:

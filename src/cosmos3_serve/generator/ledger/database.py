@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cosmos3_serve.errors import Cosmos3Error, NotReady, StartRefused
-from cosmos3_serve.generator.ledger.files import disk_error, in_use, ledger_unavailable
+from cosmos3_serve.generator.ledger.files import NO_SPACE, disk_error, in_use, ledger_unavailable
 from cosmos3_serve.generator.ledger.schema import FORMAT, SCHEMA
 
 T = TypeVar("T")
@@ -215,6 +215,12 @@ def refusal(error: OSError | sqlite3.Error) -> Cosmos3Error:
             remedy="restore .cosmos3/ledger.sqlite of the output root, or repair it with sqlite3's .recover; "
             "the artifacts are untouched",
         )
+    if is_full(error):
+        return StartRefused(
+            "the output root is full, and no batch is due to be removed",
+            code="disk_full",
+            remedy="free space, lower --retention-bytes or --retention-hours, or name another --output-path",
+        )
     return StartRefused(
         f"the ledger can't be opened: {failure(error).detail}",
         code="output_root_unusable",
@@ -226,12 +232,19 @@ def failure(error: OSError | sqlite3.Error) -> Cosmos3Error:
     """What a failed operation means to its caller: never our traceback, always retryable later."""
     if isinstance(error, OSError):
         return disk_error(error)
-    if _primary(error) == sqlite3.SQLITE_FULL:
+    if is_full(error):
         return disk_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     return ledger_unavailable(_name(error))
 
 
-def _primary(error: Exception) -> int:
+def is_full(error: BaseException) -> bool:
+    """Whether the disk had no space for it."""
+    if isinstance(error, OSError):
+        return error.errno in NO_SPACE
+    return isinstance(error, sqlite3.Error) and _primary(error) == sqlite3.SQLITE_FULL
+
+
+def _primary(error: BaseException) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 

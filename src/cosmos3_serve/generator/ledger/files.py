@@ -28,11 +28,12 @@ REQUEST = "request.json"
 RESPONSE = "response.json"
 CHUNK_BYTES = 256 * 1024
 DISK_FULL_RETRY_S = 60.0
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def disk_error(error: OSError) -> Cosmos3Error:
     """What a failed write of the ledger means to the caller: never our traceback, always retryable later."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in NO_SPACE:
         return NotReady(
             "the output root is full",
             code="disk_full",

@@ -26,7 +26,7 @@ from cosmos3_serve.generator.ledger.batch import Batch, Record, SampleDetail, Su
 from cosmos3_serve.generator.ledger.database import Connection, Database
 from cosmos3_serve.generator.ledger.files import DATABASE, PRIVATE, BatchFiles, RootLock, StoredResponse, disk_error
 from cosmos3_serve.generator.ledger.packed import DamagedRow
-from cosmos3_serve.generator.ledger.restart import restart
+from cosmos3_serve.generator.ledger.restart import Overdue, restart
 from cosmos3_serve.generator.ledger.whole import whole
 from cosmos3_serve.generator.ports import Clock
 
@@ -59,11 +59,12 @@ class Ledger:
 
     # ---- start and stop
 
-    async def open(self) -> list[Batch]:
+    async def open(self, overdue: Overdue = lambda ended, age: []) -> list[Batch]:
         """Take the root, read what is there, and settle what an earlier process left open.
 
         Samples that ran or staged are now failed `interrupted`; so are queued ones, except in batches submitted
-        asynchronously, whose queued samples still wait. A batch that can't be read is kept as damaged.
+        asynchronously, whose queued samples still wait. A batch that can't be read is kept as damaged. Where the disk
+        is full, the files of batches that are `overdue` go first.
 
         Returns the batches that have not ended, oldest first.
 
@@ -74,7 +75,7 @@ class Ledger:
         loop = asyncio.get_running_loop()
 
         def prepare(connection: Connection) -> tuple[list[Summary], list[Batch]]:
-            return restart(connection, self.output_root, self._age, self._clock.now())
+            return restart(connection, self.output_root, self._age, self._clock.now(), overdue)
 
         try:
             summaries, batches = await self._io(self._database.open, loop, prepare)

@@ -2,13 +2,14 @@
 
 Samples that ran or staged are failed `interrupted`. Queued ones too, because the caller of a blocking POST is gone; in
 a batch submitted asynchronously they still wait. A batch whose rows can't be trusted is set aside as damaged: it is
-reported, it never stops the start, and retention removes it in time.
+reported, it never stops the start, and retention removes it in time. Where the disk is full, retention runs first.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import structlog
@@ -18,7 +19,7 @@ from cosmos3_serve.errors import SampleCode
 from cosmos3_serve.generator.ledger import changes, queries
 from cosmos3_serve.generator.ledger.age import LedgerClock
 from cosmos3_serve.generator.ledger.batch import Batch, Record, Summary, sample_failed
-from cosmos3_serve.generator.ledger.database import Connection, transaction
+from cosmos3_serve.generator.ledger.database import Connection, is_full, transaction
 from cosmos3_serve.generator.ledger.files import PRIVATE, REQUEST, BatchFiles, remove, sync_directory
 from cosmos3_serve.generator.ledger.migrate import leftovers, migrate
 
@@ -27,15 +28,36 @@ INTERRUPTED = "the service stopped while this sample was running"
 NEVER_STARTED = "the service stopped before this sample started, and its caller is gone"
 
 
+Overdue = Callable[[Sequence[Summary], float], list[str]]
+
+
 def restart(
-    connection: Connection, output_root: Path, clock: LedgerClock, now: float
+    connection: Connection, output_root: Path, clock: LedgerClock, now: float, overdue: Overdue
 ) -> tuple[list[Summary], list[Batch]]:
     """Every batch: summaries of those that are over, and the open ones, settled.
+
+    Args:
+        overdue: which of the ended batches retention would remove when the ledger's clock reads so.
 
     Raises:
         OSError, sqlite3.Error: disk trouble.
     """
     clock.resume(queries.clock(connection))
+    try:
+        return _restart(connection, output_root, clock, now, [])
+    except (OSError, sqlite3.Error) as error:
+        due = overdue(queries.ended(connection), clock.now()) if is_full(error) else []
+        if not due:
+            raise
+        log.warning("output_root_full_at_start", removed=len(due))
+        for request_id in due:
+            BatchFiles(output_root, request_id).remove_all()
+        return _restart(connection, output_root, clock, now, due)
+
+
+def _restart(
+    connection: Connection, output_root: Path, clock: LedgerClock, now: float, removed: Sequence[str]
+) -> tuple[list[Summary], list[Batch]]:
     remove(output_root / PRIVATE / "staging")
     home = output_root / PRIVATE / "ledger"
     home.mkdir(exist_ok=True, mode=0o700)
@@ -45,14 +67,18 @@ def restart(
     for path in leftovers(folders):
         remove(path)
     migrate(connection, output_root, folders, now=now, age=clock.now())
-    summaries, batches = transaction(connection, lambda c: _settle(c, output_root, clock.now(), now))
+    summaries, batches = transaction(connection, lambda c: _settle(c, output_root, clock.now(), now, removed))
     kept = {summary.request_id for summary in summaries if summary.expired_at is None}
     expired = {summary.request_id for summary in summaries if summary.expired_at is not None}
     _tidy(output_root, kept | {batch.request_id for batch in batches}, expired)
     return summaries, batches
 
 
-def _settle(connection: Connection, output_root: Path, age: float, now: float) -> tuple[list[Summary], list[Batch]]:
+def _settle(
+    connection: Connection, output_root: Path, age: float, now: float, removed: Sequence[str]
+) -> tuple[list[Summary], list[Batch]]:
+    for request_id in removed:
+        changes.expire(connection, request_id, now)
     batches: list[Batch] = []
     for row in queries.open_batches(connection):
         if row.batch is None:

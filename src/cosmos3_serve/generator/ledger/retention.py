@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 
 import structlog
 
+from cosmos3_serve.errors import NotReady
 from cosmos3_serve.generator.ledger.batch import Summary
 from cosmos3_serve.generator.ledger.ledger import Ledger
 from cosmos3_serve.generator.ports import Clock
@@ -74,23 +75,28 @@ class Janitor:
         self._clock = clock
         self._policy = policy
         self._turn = turn
+        self._remembering: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """For ever; ends only by cancellation."""
         while True:
             await self._clock.sleep(ROUND_S)
+            remembering = asyncio.create_task(self._remember())
             try:
                 await self.clean()
             except Exception as error:
                 log.error("retention_failed", exc_info=error)
+            self._remembering = remembering  # kept from the garbage collector; a round is long for one write
+
+    async def _remember(self) -> None:
+        with suppress(NotReady):  # the reading before it is the better one of a disk that fails
+            await self._ledger.tick()
 
     async def clean(self) -> None:
-        await self._ledger.tick()
-        ended = self._ledger.ended()  # tens of thousands at most; sorting them takes the loop's time
-        for request_id in await asyncio.to_thread(to_expire, ended, self._ledger.age(), self._policy):
+        for request_id in to_expire(self._ledger.ended(), self._ledger.age(), self._policy):
             async with self._turn(request_id):
                 if self._ledger.live(request_id) is None:  # else it was reopened while we waited
                     await self._ledger.expire(request_id)
-        for request_id in await asyncio.to_thread(to_forget, self._ledger.ended(), self._policy):
+        for request_id in to_forget(self._ledger.ended(), self._policy):
             async with self._turn(request_id):
                 await self._ledger.forget(request_id)
