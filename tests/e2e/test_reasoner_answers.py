@@ -219,18 +219,18 @@ GRID = (
 STAMP = re.compile(r"<([0-9.]+) seconds>")
 
 
-def tokens_of(fleet: RealFleet) -> tuple[int, Tokenizer]:
-    """The token that stands for two frames' patches, and the tokenizer."""
+def tokens_of(fleet: RealFleet) -> tuple[int, int, Tokenizer]:
+    """The tokens that stand for patches of videos and of pictures, and the tokenizer."""
     command = fleet.engine("replica-0").cmdline()
     checkpoint = Path(command[command.index("--model") + 1])
     config = json.loads((checkpoint / "config.json").read_bytes())
-    return config["video_token_id"], Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    return config["video_token_id"], config["image_token_id"], Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
 
 
 async def test_frame_options_are_obeyed_to_the_token_or_refused_by_name(reasoner: RealFleet) -> None:
     """What `explain` shows is what the engine's prompt holds: every token of the video, every timestamp."""
     used = Counter[tuple[int, int, int]]()
-    video_token, words = tokens_of(reasoner)
+    video_token, _, words = tokens_of(reasoner)
     async with reasoner.client() as http:
         for frames in (2, 20, 50, 64):
             for fps in (2, 25, 30):
@@ -258,8 +258,37 @@ async def test_frame_options_are_obeyed_to_the_token_or_refused_by_name(reasoner
     assert {count for frames, _, count in used if frames == 2} == {2}
 
 
+BUDGETS: tuple[dict[str, Any], ...] = (
+    {"max_pixels": 40_000},
+    {"min_pixels": 600_000},
+    {"size": {"longest_edge": 40_000}},
+    {"size": {"shortest_edge": 600_000, "longest_edge": 700_000}},
+    {"OWN": {"size": {"longest_edge": 40_000}}},
+    {"size": {"longest_edge": 40_000}, "OWN": {"size": {"shortest_edge": 20_000}}},
+    {"size": {"longest_edge": 40_000}, "OWN": {"max_pixels": 90_000}},
+    {"max_pixels": 40_000, "OWN": {"size": {"longest_edge": 90_000}}},
+)
+
+
+async def test_pixel_budgets_cost_what_the_engine_counts(reasoner: RealFleet) -> None:
+    tokens = dict(zip(("video", "image"), tokens_of(reasoner)[:2], strict=True))
+    picture = {"type": "image_url", "image_url": {"url": data_url(clips.picture("PNG"), "image/png")}}
+    for kind in tokens:
+        own = f"{kind}s_kwargs"
+        capped: list[dict[str, Any]] = [{"cap_pixels_per_frame": True, "max_pixels": 100_000}]
+        for budget in [*BUDGETS, *(capped if kind == "video" else [])]:
+            kwargs = {own if name == "OWN" else name: value for name, value in budget.items()}
+            body = about(video(1, size=(320, 192)), mm_processor_kwargs=kwargs, return_token_ids=True, **ASKED)
+            if kind == "image":
+                body["messages"][0]["content"][0] = picture
+            (answer,) = await reasoner.ask([{**body, "cosmos3": {"explain": True}}])
+            (media,) = answer.json()["cosmos3"]["media"]
+            told = media["sampling"]["tokens"] if kind == "video" else media["tokens"]
+            assert answer.json()["prompt_token_ids"].count(tokens[kind]) == told, kwargs
+
+
 async def test_clips_of_one_request_share_its_frame_options_and_same_frames_an_encoding(reasoner: RealFleet) -> None:
-    video_token, _ = tokens_of(reasoner)
+    video_token, *_ = tokens_of(reasoner)
     short, long = (data_url(clips.clip(frames=frames, fps=25, size=(128, 96))) for frames in (51, 99))
     both = about(short, mm_processor_kwargs={"fps": 4}, cosmos3={"explain": True}, return_token_ids=True, **ASKED)
     both["messages"] += [{"role": "assistant", "content": "Yes."}, *about(long)["messages"]]

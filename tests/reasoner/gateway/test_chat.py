@@ -35,7 +35,7 @@ async def test_what_the_engine_offers_passes_and_what_is_ours_does_not(tmp_path:
         "stop": ["x"], "seed": 7, "logprobs": True, "top_logprobs": 2, "max_completion_tokens": 9, "n": 1,
         "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a+"}, "logit_bias": {"5": 1},
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
-        "mm_processor_kwargs": {"max_pixels": 9_000}, "chat_template_kwargs": {"enable_thinking": False},
+        "chat_template_kwargs": {"enable_thinking": False},
     }  # fmt: skip
     ours = {"cosmos3": {"explain": False}, "session_id": "s", "store": False, "metadata": {"a": "b"}}
     async with world(tmp_path, replicas=1) as here, here.client() as http:

@@ -194,7 +194,7 @@ def test_sources_and_short_forms() -> None:
         FileSource("file-1"),
     ]
     assert found.body["messages"][0]["content"] == [{"type": "image_url", "image_url": None}] * 3, "no uuid of a client"
-    assert found.parts[0].options == {"mm_processor_kwargs": {"max_pixels": 9}}
+    assert found.parts[0].options == {"mm_processor_kwargs": {"images_kwargs": {"size": {"longest_edge": 9}}}}
 
 
 @pytest.mark.parametrize(

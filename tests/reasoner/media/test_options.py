@@ -9,33 +9,54 @@ from cosmos3_serve.reasoner.media.frame_options import OptionRefused
 from cosmos3_serve.reasoner.media.options import put_frames, take_options, with_frames
 
 SIZE = {"longest_edge": 10**6}
-SCOPED, OTHER = "mm_processor_kwargs.videos_kwargs", "mm_processor_kwargs.images_kwargs"
+FLAT = "mm_processor_kwargs"
+SCOPED, OTHER = f"{FLAT}.videos_kwargs", f"{FLAT}.images_kwargs"
 
 
 def test_options_go_with_their_kind_and_frame_options_leave_the_body() -> None:
     body = {
         "mm_processor_kwargs": {
-            "fps": 1.5, "size": SIZE, "images_kwargs": {"size": SIZE},
-            "videos_kwargs": {"max_frames": 8, "max_pixels": 9},
+            "fps": 1.5, "max_pixels": 10**6, "cap_pixels_per_frame": True,
+            "videos_kwargs": {"max_frames": 8, "min_pixels": 9}, "images_kwargs": {"size": {"longest_edge": 5}},
         },
         "media_io_kwargs": {
-            "video": {"fps": 1.5, "num_frames": -1}, "image": {"rgba_background_color": [0, 0, 0]}
+            "video": {"fps": 1.5, "num_frames": -1}, "image": {"rgba_background_color": [0, 0, 0]},
         },
         "temperature": 0,
     }  # fmt: skip
     options = take_options(body)
-    assert options.by_kind["video"] == {"mm_processor_kwargs": {"size": SIZE, "videos_kwargs": {"max_pixels": 9}}}
-    assert options.by_kind["image"] == {
-        "mm_processor_kwargs": {"size": SIZE, "images_kwargs": {"size": SIZE}},
-        "media_io_kwargs": {"rgba_background_color": [0, 0, 0]},
+    videos = {"size": {"shortest_edge": 9, "longest_edge": 10**6}, "cap_pixels_per_frame": True}
+    images = {"size": {"longest_edge": 5}}
+    colour = {"rgba_background_color": [0, 0, 0]}
+    assert options.by_kind == {
+        "video": {"mm_processor_kwargs": {"videos_kwargs": videos}},
+        "image": {"mm_processor_kwargs": {"images_kwargs": images}, "media_io_kwargs": colour},
     }
     assert options.frames is not None
     assert (options.frames.fps, options.frames.num_frames, options.frames.max_frames) == (1.5, None, 8)
     assert body == {
-        "mm_processor_kwargs": {"size": SIZE, "videos_kwargs": {"max_pixels": 9}, "images_kwargs": {"size": SIZE}},
-        "media_io_kwargs": {"image": {"rgba_background_color": [0, 0, 0]}},
+        "mm_processor_kwargs": {"videos_kwargs": videos, "images_kwargs": images},
+        "media_io_kwargs": {"image": colour},
         "temperature": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "fields"),
+    [
+        ({"max_pixels": 5, "size": {"longest_edge": 6}}, (".max_pixels", ".size.longest_edge")),
+        ({"min_pixels": 5, "max_pixels": 4}, (".min_pixels", ".max_pixels")),
+        ({"min_pixels": 5, "videos_kwargs": {"max_pixels": 4}}, (".min_pixels", ".videos_kwargs.max_pixels")),
+        (
+            {"images_kwargs": {"size": {"shortest_edge": 5, "longest_edge": 4}}},
+            (".images_kwargs.size.shortest_edge", ".images_kwargs.size.longest_edge"),
+        ),
+    ],
+)
+def test_pixel_budgets_that_contradict_each_other_are_both_named(kwargs: Any, fields: tuple[str, ...]) -> None:
+    with pytest.raises(OptionRefused) as caught:
+        take_options({"mm_processor_kwargs": kwargs})
+    assert caught.value.fields == tuple(f"mm_processor_kwargs{field}" for field in fields)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +99,8 @@ def test_the_model_family_s_own_example_is_taken() -> None:
     [
         ({"mm_processor_kwargs": {"fps": 1}}, {"image"}, "mm_processor_kwargs.fps"),
         ({"mm_processor_kwargs": {"fps": 1}}, set(), "mm_processor_kwargs.fps"),
-        ({"mm_processor_kwargs": {"max_video_tokens": 9}}, {"image"}, "mm_processor_kwargs.max_video_tokens"),
+        ({"mm_processor_kwargs": {"cap_pixels_per_frame": False}}, {"image"}, f"{FLAT}.cap_pixels_per_frame"),
+        ({"mm_processor_kwargs": {"max_pixels": 9}}, set(), "mm_processor_kwargs.max_pixels"),
         ({"mm_processor_kwargs": {"videos_kwargs": {"max_pixels": 9}}}, {"image"}, f"{SCOPED}.max_pixels"),
         ({"media_io_kwargs": {"video": {"num_frames": -1}}}, {"image"}, "media_io_kwargs.video.num_frames"),
         ({"mm_processor_kwargs": {"images_kwargs": {"size": SIZE}}}, {"video"}, f"{OTHER}.size"),
@@ -118,7 +140,7 @@ def test_an_option_that_nothing_heeds_is_named(body: dict[str, Any], kinds: Any,
         ({"size": {"shortest_edge": 10**9}}, ".size.shortest_edge"),
         ({"size": {"height": 10}}, ".size.height"),
         ({"size": 5}, ".size"),
-        ({"max_video_tokens": 10**6}, ".max_video_tokens"),
+        ({"max_video_tokens": 64}, ".max_video_tokens"),
         ({"videos_kwargs": {"videos_kwargs": {}}}, ".videos_kwargs.videos_kwargs"),
         ({"videos_kwargs": {"patch_size": 1}}, ".videos_kwargs.patch_size"),
         ({"images_kwargs": {"fps": 1}}, ".images_kwargs.fps"),

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.gateway import TOKEN, soon, video, world
+from support.gateway import TOKEN, about, data_url, soon, video, world
 from support.questions import Bench, question
 from support.s3 import boto
 from support.stub_replica import StubReplica, says
@@ -57,6 +57,19 @@ async def test_what_the_service_refuses_is_named_and_the_rest_is_published(bench
     assert (found.outcome, found.status) == (Outcome.INTACT, "partial")
     index = await bench.run(questions, allow_partial=True)
     assert (index["status"], index["failed"]) == ("partial", 1)
+
+
+async def test_frame_options_of_a_line_are_obeyed_or_named(bench: Bench) -> None:
+    messages = about(data_url(video()))["messages"]  # eight frames
+    counts = {"three": 3, "nine": 9}
+    questions = [question(n, messages=messages, mm_processor_kwargs={"num_frames": c}) for n, c in counts.items()]
+    index = await bench.run(questions, allow_partial=True)
+    assert (index["status"], index["succeeded"]) == ("partial", 1)
+    lines = {line["custom_id"]: line for line in bench.answers()}
+    assert lines["nine"]["error"]["code"] == "media_option_invalid"
+    assert "8 frames" in lines["nine"]["error"]["message"]
+    (sent,) = [body for stub in bench.here.replicas for body in stub.asked]
+    assert sent["media_io_kwargs"] == {"video": {"min_frames": 3, "max_frames": 3}}
 
 
 async def test_a_part_without_any_answer_is_not_published(bench: Bench) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cosmos3_serve.media.sniff import Kind
-from cosmos3_serve.reasoner.media.frame_options import EVERY, FRAME_OPTIONS, LEAST_FRAMES, FrameOptions, OptionRefused
+from cosmos3_serve.reasoner.media.frame_options import EVERY, LEAST_FRAMES, FrameOptions, OptionRefused
+from cosmos3_serve.reasoner.media.pixel_options import pixel_edges
 from cosmos3_serve.reasoner.media.sampling import LOADER_MAX_FPS, LOADER_MAX_FRAMES
 
 MAX_PIXELS = 25_165_824  # the model's own budget for a whole video
@@ -52,6 +53,7 @@ _IO: Mapping[Kind, Mapping[str, Check]] = {
     },
     "image": {"rgba_background_color": _COLOUR},
 }
+_CAP = "cap_pixels_per_frame"
 _SHARED: Mapping[str, Check] = {"min_pixels": _PIXELS, "max_pixels": _PIXELS}
 # What the model family's own examples send. The gateway's choice of frames is what it asks for.
 _SAMPLED: Mapping[str, Check] = {
@@ -60,8 +62,7 @@ _SAMPLED: Mapping[str, Check] = {
 _OF_VIDEOS: Mapping[str, Check] = {
     **_FRAMES,
     **_SAMPLED,
-    "cap_pixels_per_frame": _FLAG,
-    "max_video_tokens": _whole(1, 16_384),
+    _CAP: _FLAG,
 }
 _EDGES: Mapping[str, Check] = {"shortest_edge": _PIXELS, "longest_edge": _PIXELS}
 _NESTED: Mapping[str, Kind] = {"videos_kwargs": "video", "images_kwargs": "image"}
@@ -75,12 +76,12 @@ class ProcessingOptions:
     Args:
         by_kind: per kind `mm_processor_kwargs` and that kind's `media_io_kwargs`, where given, without frame options.
         frames: which frames of its videos; None: the model's own choice.
-        only: option -> the one kind of media that it can matter to.
+        only: option -> the kinds of media that it can matter to.
     """
 
     by_kind: Mapping[Kind, dict[str, Any]]
     frames: FrameOptions | None = None
-    only: Mapping[str, Kind] = field(default_factory=dict)
+    only: Mapping[str, tuple[Kind, ...]] = field(default_factory=dict)
 
     def check_used(self, kinds: Collection[Kind]) -> None:
         """
@@ -90,29 +91,31 @@ class ProcessingOptions:
         Raises:
             OptionRefused: an option that nothing in the request heeds.
         """
-        for path, kind in self.only.items():
-            if kind not in kinds:
-                raise OptionRefused((path,), f"{path} is for a {kind}, and the request has none", "leave it out")
+        for path, heeding in self.only.items():
+            if not set(heeding) & set(kinds):
+                media = " or ".join(f"{kind}s" for kind in heeding)
+                raise OptionRefused((path,), f"{path} is for {media}, and the request has none", "leave it out")
 
 
 def take_options(body: MutableMapping[str, Any]) -> ProcessingOptions:
-    """What the request says about processing, checked; the frame options are taken out of `body` (changed in place).
+    """What the request says about processing, checked. `body` is changed in place: the frame options are taken out, and
+    what is left stands in one place each, under `videos_kwargs` and `images_kwargs`.
 
     Raises:
-        OptionRefused: no object, a key that a client may not set, a value out of range, or frame options that
-            contradict each other.
+        OptionRefused: no object, a key that a client may not set, a value out of range, or options that contradict
+            each other.
     """
     processor, loader = dict(_object(body, _PROCESSOR)), dict(_object(body, _LOADER))
-    only: dict[str, Kind] = {}
+    only: dict[str, tuple[Kind, ...]] = {}
     _check_all(processor, {**_SHARED, **_OF_VIDEOS}, _PROCESSOR, ("size", *_NESTED))
-    only |= {f"{_PROCESSOR}.{key}": "video" for key in processor.keys() & _OF_VIDEOS.keys()}
+    for key in processor.keys() - _NESTED.keys():
+        only[f"{_PROCESSOR}.{key}"] = ("video",) if key in _OF_VIDEOS else ("video", "image")
+    scoped: dict[Kind, Mapping[str, Any]] = {}
     for name, kind in _NESTED.items():
         where = f"{_PROCESSOR}.{name}"
-        nested = dict(_object(processor, name, _PROCESSOR))
-        _check_all(nested, {**_SHARED, **(_OF_VIDEOS if kind == "video" else {})}, where, ("size",))
-        only |= {f"{where}.{key}": kind for key in nested}
-        if name in processor:
-            processor[name] = nested
+        scoped[kind] = _object(processor, name, _PROCESSOR)
+        _check_all(scoped[kind], {**_SHARED, **(_OF_VIDEOS if kind == "video" else {})}, where, ("size",))
+        only |= {f"{where}.{key}": (kind,) for key in scoped[kind]}
     for modality in loader:
         if modality not in _IO:
             path = f"{_LOADER}.{modality[:40]}"
@@ -121,22 +124,25 @@ def take_options(body: MutableMapping[str, Any]) -> ProcessingOptions:
         where = f"{_LOADER}.{kind}"
         loader[kind] = dict(_object(loader, kind, _LOADER))
         _check_all(loader[kind], allowed, where)
-        only |= {f"{where}.{key}": kind for key in loader[kind]}
-    scoped = processor.get("videos_kwargs", {})
+        only |= {f"{where}.{key}": (kind,) for key in loader[kind]}
     frames = FrameOptions.resolve(
-        ((f"{_LOADER}.video", loader["video"]), (f"{_PROCESSOR}.videos_kwargs", scoped), (_PROCESSOR, processor))
+        (
+            (f"{_LOADER}.video", loader["video"]),
+            (f"{_PROCESSOR}.videos_kwargs", scoped["video"]),
+            (_PROCESSOR, processor),
+        )
     )
-    for place in (loader["video"], scoped, processor):
-        for name in (*FRAME_OPTIONS, *_SAMPLED):
-            place.pop(name, None)
-    processor = {key: value for key, value in processor.items() if value != {}}
-    loader = {key: value for key, value in loader.items() if value}
-    _put(body, processor, loader)
+    sent: dict[str, dict[str, Any]] = {}
     by_kind: dict[Kind, dict[str, Any]] = {}
-    for kind in _IO:
-        heeded = {key: value for key, value in processor.items() if _NESTED.get(key, kind) == kind}
-        given = {_PROCESSOR: heeded, _LOADER: loader.get(kind, {})}
-        by_kind[kind] = {name: value for name, value in given.items() if value}
+    loader["video"] = {}  # it holds frame options only
+    for name, kind in _NESTED.items():
+        edges = pixel_edges(((f"{_PROCESSOR}.{name}", scoped[kind]), (_PROCESSOR, processor)))
+        sent[name] = {"size": edges} if edges else {}
+        capped = scoped[kind].get(_CAP, processor.get(_CAP))
+        if kind == "video" and capped is not None:
+            sent[name][_CAP] = capped
+        by_kind[kind] = _without_empty({_PROCESSOR: _without_empty({name: sent[name]}), _LOADER: loader[kind]})
+    _put(body, _without_empty(sent), _without_empty(loader))
     return ProcessingOptions(by_kind, frames, only)
 
 
@@ -157,6 +163,10 @@ def with_frames(options: Mapping[str, Any], loading: Mapping[str, Any]) -> dict[
 def _unsampled(processor: Mapping[str, Any]) -> dict[str, Any]:
     """Where the loader has kept every frame, the processor would choose among them by numbers of its own."""
     return {**processor, "videos_kwargs": {**_object(processor, "videos_kwargs"), "do_sample_frames": False}}
+
+
+def _without_empty(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if value}
 
 
 def _put(body: MutableMapping[str, Any], processor: Mapping[str, Any], loader: Mapping[str, Any]) -> None:

@@ -156,7 +156,7 @@ def resized(
     least, most = _budget(kwargs, processor)
     factor = processor.patch_size * processor.merge_size
     if kwargs.get("cap_pixels_per_frame", processor.cap_pixels_per_frame):
-        cap = int(kwargs.get("max_video_tokens", processor.max_video_tokens)) * factor * factor
+        cap = processor.max_video_tokens * factor * factor  # the processor heeds no other of a request
         most = max(min(cap, most // frames), int(least * 1.05)) * frames
     if height < 1 or width < 1:
         raise ValueError("no pixels")
