@@ -22,6 +22,8 @@ BLOCKS = {
     "specific codes": tables.codes_markdown,
     "sample codes": tables.samples_markdown,
     "request fields": tables.fields_markdown,
+    "openai fields": tables.openai_fields_markdown,
+    "openai sizes": tables.openai_sizes_markdown,
     "replica figures": tables.replica_figures_markdown,
 }
 BLOCK = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

@@ -22,6 +22,7 @@ LANES = {
         "e2e/test_wire_compatibility.py",
         "e2e/test_ports.py",
         "e2e/test_recover.py",
+        "e2e/test_openai_client.py",
         "e2e/test_generator_service.py",
         "e2e/test_declared_applications.py",
         "e2e/test_guardrails.py",

@@ -39,6 +39,8 @@ PASSED_ON = {
     ("client/recovery/record.py", "first.code"),
     ("reasoner_client/ask.py", "str(broken.get('code') or 'answer_incomplete')"),
     ("generator/http/artifacts.py", "error.stable_code"),
+    ("generator/http/openai_errors.py", "code.value"),
+    ("generator/http/openai_errors.py", "error.stable_code"),
     ("generator/serve.py", "code or None"),
     ("generator/serve.py", "status['failure']['code']"),
     ("generator/queue/staging.py", "None if owned else code"),

@@ -215,6 +215,57 @@ def fields_markdown() -> str:
     return markdown([rows[name] for name in sorted(rows)], ("field",))
 
 
+def openai_fields_markdown() -> str:
+    """Every field of OpenAI's image and video requests that the generator knows, and what it does with it."""
+    from cosmos3_serve.contract import openai_fields as known
+
+    own = {
+        "model": "the loaded model, or left out",
+        "size": "`WIDTHxHEIGHT` of a tier; `auto` as left out",
+        "width": "with `height`: as `size`",
+        "height": "with `width`: as `size`",
+        "seconds": "times `fps` (24 where it is left out): `num_frames`; not beside `num_frames`",
+        "response_format": "`b64_json` (default) or `url`",
+        "extra_params": "an object, in forms as JSON text; its members are "
+        + ", ".join(f"`{n}`" for n in known.EXTRA_PARAMS),
+        "input_reference": 'a file, `{"image_url": …}`, `{"video_url": …}`, a `data:` URL or an `s3://` URI',
+        "image_reference": '`{"image_url": …}`, a `data:` URL or an `s3://` URI',
+        "video_reference": '`{"video_url": …}`, a `data:` URL or an `s3://` URI',
+        "reference_url": "a `data:` URL or an `s3://` URI",
+    }
+    rows = []
+    for name in sorted({*known.IMAGE_FIELDS, *known.VIDEO_FIELDS, *known.REFUSED}):
+        target = known.VIDEO_SAMPLE_FIELDS.get(name)
+        neutral = [str(value).lower() for value in known.NEUTRAL.get(name, ()) if not isinstance(value, str)]
+        neutral += [value for value in known.NEUTRAL.get(name, ()) if isinstance(value, str) and value not in neutral]
+        refused = f"only {' or '.join(f'`{value}`' for value in neutral)}" if neutral else "refused"
+        rows.append(
+            {
+                "field": name,
+                "images": "acted on" if name in known.IMAGE_FIELDS else refused,
+                "videos": "acted on" if name in known.VIDEO_FIELDS else refused,
+                "meaning": own.get(name) or (f"`{target}` of the sample" if target else known.REFUSED.get(name, "")),
+            }
+        )
+    return markdown(rows, ("field",))
+
+
+def openai_sizes_markdown() -> str:
+    """Every size, by tier and aspect ratio."""
+    from cosmos3_serve.contract.media import SIZES
+    from cosmos3_serve.contract.openai_request import ACTION_TIER
+
+    rows = [
+        {
+            "resolution": tier,
+            **{ratio.replace(",", ":"): f"{width}x{height}" for ratio, (width, height) in ratios.items()},
+        }
+        for tier, ratios in SIZES.items()
+        if tier != ACTION_TIER
+    ]
+    return markdown(rows, ("resolution",))
+
+
 def replica_figures_markdown() -> str:
     from cosmos3_serve.reasoner.gateway.replica_figures import FAMILIES
 

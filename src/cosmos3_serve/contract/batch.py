@@ -17,6 +17,10 @@ class BatchRequest(BaseModel):
 
     Samples stay the client's own objects (names stripped), so that what was asked is what is recorded. An empty
     `request_id` means that the server draws one.
+
+    Attributes:
+        uploads: files that came with the request, content by safe name; samples name them `upload://NAME`. No client
+            of `POST /v1/batches` can send any.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -24,6 +28,7 @@ class BatchRequest(BaseModel):
     samples: list[dict[str, Any]]
     model: str = MODEL_NAME
     request_id: str = ""
+    uploads: dict[str, bytes] = Field(default_factory=dict, exclude=True, repr=False)
 
     @property
     def names(self) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ INPUT_PLACES: Final = frozenset(
     {("vision_path",), ("sound_path",), ("action_path",), *TEXT_FIELDS, *((hint, "control_path") for hint in HINTS)}
 )
 _PLACE_NAMES: Final = ("vision_path", "sound_path", "action_path", "prompt_path", "negative_prompt_file")
+# A file that came with the request itself and lies beside it; the service writes such names, no client does.
+UPLOAD: Final = "upload://"
 FILE_ENDINGS: Final = ("_path", "_file", "_dir", "_url")
 
 
@@ -44,6 +46,11 @@ class InputField:
     @property
     def field(self) -> str:
         return path_text(self.path)
+
+    @property
+    def upload(self) -> str | None:
+        """The name of the file that came with the request; None for an object."""
+        return self.uri.removeprefix(UPLOAD) if self.uri.startswith(UPLOAD) else None
 
     @property
     def is_text(self) -> bool:
@@ -80,13 +87,14 @@ def check_server_owned(sample: Mapping[str, Any]) -> None:
         raise StorageAuthorizationError(SERVER_OWNED, errors=found)
 
 
-def scan_inputs(sample: Mapping[str, Any]) -> tuple[list[InputField], list[FieldError]]:
-    """Inputs and findings of the second walk."""
+def scan_inputs(sample: Mapping[str, Any], uploads: Collection[str] = ()) -> tuple[list[InputField], list[FieldError]]:
+    """Inputs and findings of the second walk; `uploads` are the names of the files that came with the request."""
+    given = {UPLOAD + name for name in uploads}
     fields: list[InputField] = []
     found: list[FieldError] = []
     for path, place, key, value in _keys(sample):
         if place in INPUT_PLACES:
-            problem = _input_problem(value)
+            problem = None if isinstance(value, str) and value in given else _input_problem(value)
             if problem:
                 found.append(FieldError(path_text(path), problem, "name one object as s3://bucket/key"))
             else:

@@ -6,7 +6,7 @@ part of a second: call it off the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,7 @@ def parse_batch(
     max_samples: int,
     profile: EngineProfile | None = None,
     check_uri: CheckUri | None = None,
+    uploads: Collection[str] = (),
 ) -> BatchRequest:
     """Validate a batch completely. Unknown top-level keys are dropped, as in the baseline.
 
@@ -70,6 +71,7 @@ def parse_batch(
         max_samples: most samples in one batch.
         profile: also resolve every sample for this engine, so that nothing is left to refuse later.
         check_uri: called with every input URI; raises an InputError whose detail says why it may not be read.
+        uploads: names of the files that came with the request.
 
     Raises:
         LimitExceeded: more than `max_samples` samples.
@@ -97,7 +99,7 @@ def parse_batch(
         if found.full:
             found.unexamined = len(samples) - index
             break
-        parsed.append(_sample(index, sample, model, names, found, profile, check_uri))
+        parsed.append(_sample(index, sample, model, names, found, profile, check_uri, uploads))
     if request_id and not is_safe_name(request_id):
         bad = FieldError("request_id", "is not a safe name", SAFE_NAME_REMEDY + ", or leave it empty")
         raise InvalidRequestId("invalid request id", errors=found.listed(bad))
@@ -133,6 +135,7 @@ def _sample(
     found: _Found,
     profile: EngineProfile | None,
     check_uri: CheckUri | None,
+    uploads: Collection[str],
 ) -> dict[str, Any]:
     where = f"samples[{index}]"
     if not isinstance(sample, dict):
@@ -147,7 +150,7 @@ def _sample(
     if bad_name:
         found.structure += prefixed(where, [bad_name])
     sample = {**sample, "name": name}
-    storage = _storage_findings(sample, check_uri)
+    storage = _storage_findings(sample, check_uri, uploads)
     found.storage += prefixed(where, storage)
     told = {item.field for item in storage} | ({"name"} if bad_name else set())
     failure = _field_failure(sample, model, profile)
@@ -172,11 +175,11 @@ def _name(value: object, names: dict[str, int], index: int) -> tuple[str, FieldE
     return name, None
 
 
-def _storage_findings(sample: dict[str, Any], check_uri: CheckUri | None) -> list[FieldError]:
+def _storage_findings(sample: dict[str, Any], check_uri: CheckUri | None, uploads: Collection[str]) -> list[FieldError]:
     findings = server_owned_findings(sample)
-    inputs, refused = scan_inputs(sample)
+    inputs, refused = scan_inputs(sample, uploads)
     findings += refused
-    for item in inputs if check_uri else ():
+    for item in (item for item in inputs if item.upload is None) if check_uri else ():
         try:
             check_uri(item.uri)  # type: ignore[misc]
         except InputError as error:

@@ -155,7 +155,7 @@ class Batches:
                     detached=detached,
                     at=self._clock.now(),
                 )
-                batch = await self._ledger.accept(record, request.body())
+                batch = await self._ledger.accept(record, request.body(), request.uploads)
                 await self._start(batch, admitted)
             return batch
 

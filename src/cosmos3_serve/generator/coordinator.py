@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -22,11 +23,11 @@ from cosmos3_serve.contract.batch import BatchRequest
 from cosmos3_serve.contract.profile import EngineProfile
 from cosmos3_serve.contract.records import SampleState
 from cosmos3_serve.contract.views import BatchEvent, BatchState, BatchView
-from cosmos3_serve.contract.wire import is_safe_name
 from cosmos3_serve.errors import Conflict, Draining, NotFound, SampleCode, SampleError, ServiceFailure
 from cosmos3_serve.generator.batch_service import Batches
 from cosmos3_serve.generator.completion import Completion
 from cosmos3_serve.generator.guardrails.gate import TextGuardPort, text_gate
+from cosmos3_serve.generator.ledger.artifacts import declared_artifact
 from cosmos3_serve.generator.ledger.batch import Batch, SampleDetail, Summary
 from cosmos3_serve.generator.ledger.events import EventHub, instant
 from cosmos3_serve.generator.ledger.files import StoredResponse
@@ -43,7 +44,6 @@ from cosmos3_serve.generator.queue.staging import Stager
 from cosmos3_serve.generator.queue.watchdog import Watchdog
 from cosmos3_serve.generator.stats import QueueStats
 from cosmos3_serve.settings import GeneratorSettings
-from cosmos3_serve.storage.below import is_file_below
 
 log = structlog.get_logger(__name__)
 CANCEL_S = 10.0
@@ -241,7 +241,22 @@ class Coordinator:
         if summary is not None and summary.tenant == tenant:
             await self._batches.abandon(request_id)
 
+    async def expire(self, request_id: str, *, tenant: str) -> bool:
+        """Expire an ended batch now: its files go, its id stays taken. False, and nothing done, while it has not
+        ended. Raises NotFound."""
+        self._known(request_id, tenant)
+        async with self._batches.turn(request_id):
+            if ended := self._ledger.live(request_id) is None:
+                await self._ledger.expire(request_id)
+        return ended
+
     # ---- looking
+
+    async def request(self, request_id: str, *, tenant: str) -> dict[str, Any]:
+        """The body as accepted: samples, model, request_id. Raises NotFound, ServiceFailure."""
+        if self._known(request_id, tenant).state is BatchState.EXPIRED:
+            raise NotFound(f"batch {request_id!r} expired", code="batch_expired")
+        return await self._ledger.request(request_id)
 
     async def view(self, request_id: str, *, tenant: str) -> BatchView:
         summary = self._known(request_id, tenant)
@@ -292,18 +307,7 @@ class Coordinator:
 
     async def artifact(self, path: str, *, tenant: str) -> ArtifactFile:
         """A file that the tenant's ledger declares, by its path relative to the output root. Raises NotFound."""
-        request_id, *rest = path.split("/")
-        missing = NotFound("artifact not found")
-        if len(rest) < 2 or not all(is_safe_name(part) for part in (request_id, *rest)):
-            raise missing
-        summary = self._ledger.find(request_id)
-        if summary is None or summary.tenant != tenant or summary.state is BatchState.EXPIRED:
-            raise missing
-        sample = await self._ledger.detail(request_id, rest[0])
-        found = next((a for a in sample.artifacts if a["path"] == path), None) if sample else None
-        if found is None or not await asyncio.to_thread(is_file_below, self._ledger.output_root, path):
-            raise missing
-        return ArtifactFile(self._ledger.output_root / path, found["bytes"], found["sha256"])
+        return await declared_artifact(self._ledger, path, tenant)
 
     def stats(self) -> QueueStats:
         now = self._clock.monotonic()

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from cosmos3_serve.errors import InvalidRequest
-from cosmos3_serve.reasoner.gateway.openai_errors import error_object
 from cosmos3_serve.reasoner.gateway.replica_errors import clean, clean_event, first_event_refusal, read_refusal
 from cosmos3_serve.reasoner.sessions.router import Refused
+from cosmos3_serve.service.openai_errors import error_object
 
 
 def body(message: str, kind: str = "BadRequestError", **more: object) -> bytes:

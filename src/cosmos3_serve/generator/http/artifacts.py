@@ -24,25 +24,51 @@ NOT_FOUND = "artifact not found"  # the baseline's text
 READERS = 4  # threads of their own: a slow disk must not starve what else runs in threads
 
 
-def artifact_routes(front: Front) -> list[Route]:
-    readers = ThreadPoolExecutor(READERS, thread_name_prefix="artifact")
+class ArtifactSender:
+    """Answers requests with files that the ledger declares."""
 
-    async def artifact(request: Request) -> Response:
-        if front.batches is None:
-            raise NotReady("the service is starting", retry_after_s=5)
-        try:
-            found = await front.batches.artifact(request.path_params["path"], tenant=tenant_of(request.scope))
-        except NotFound as error:
-            raise NotFound(NOT_FOUND, code=error.stable_code) from None
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="artifact")
+
+    async def answer(self, request: Request, path: str) -> Response:
+        """The file at `path` below the output root. Raises NotFound, NotReady, ServiceFailure, IntegrityError."""
+        found = await self._find(path, tenant_of(request.scope))
         loop = asyncio.get_running_loop()
-        descriptor, modified = await loop.run_in_executor(readers, _open, found)
+        descriptor, modified = await loop.run_in_executor(self._readers, _open, found)
         try:
-            return _answer(request, front, found, descriptor, modified, readers)
+            return _answer(request, self._front, found, descriptor, modified, self._readers)
         except BaseException:
             os.close(descriptor)
             raise
 
+    async def content(self, path: str, tenant: str) -> bytes:
+        """The whole file, for a small one. Raises as `answer`."""
+        found = await self._find(path, tenant)
+        content = await asyncio.get_running_loop().run_in_executor(self._readers, _whole, found)
+        self._front.metrics.bytes("artifacts_out", len(content))
+        return content
+
+    async def _find(self, path: str, tenant: str) -> Artifact:
+        if self._front.batches is None:
+            raise NotReady("the service is starting", retry_after_s=5)
+        try:
+            return await self._front.batches.artifact(path, tenant=tenant)
+        except NotFound as error:
+            raise NotFound(NOT_FOUND, code=error.stable_code) from None
+
+
+def artifact_routes(sender: ArtifactSender) -> list[Route]:
+    async def artifact(request: Request) -> Response:
+        return await sender.answer(request, request.path_params["path"])
+
     return [Route("/v1/artifacts/{path:path}", artifact, methods=["GET"])]
+
+
+def _whole(found: Artifact) -> bytes:
+    descriptor, _ = _open(found)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
 
 
 def _open(found: Artifact) -> tuple[int, float]:

@@ -40,14 +40,14 @@ def batch_routes(front: Front) -> list[Route]:
     async def create(request: Request) -> Response:
         tenant = tenant_of(request.scope)
         _require_json(request)
-        batches = _accepting(front)
+        batches = accepting_batches(front)
         body = await request.body()
         # Up to 8 MiB of JSON and 1,024 samples: seconds of work that must not hold up the other clients.
         batch = await asyncio.to_thread(_parse, body, settings.max_samples)
         if batch.model != settings.model:
             raise ModelNotLoaded(f"model {batch.model!r} is not loaded", remedy=f"use {settings.model!r}")
         detached = _wants_async(request)
-        view = await _accepting(front).submit(batch, tenant=tenant, detached=detached)
+        view = await accepting_batches(front).submit(batch, tenant=tenant, detached=detached)
         if detached:
             return await _view(view, 202, {"Location": _path(view.request_id), "Preference-Applied": "respond-async"})
         if not await _wait(front, batches, request, view.request_id, tenant):
@@ -57,7 +57,7 @@ def batch_routes(front: Front) -> list[Route]:
     async def listing(request: Request) -> Response:
         limit = _limit(request.query_params.get("limit"))
         after = request.query_params.get("after") or None
-        views = await _batches(front).list(tenant=tenant_of(request.scope), limit=limit, after=after)
+        views = await open_batches(front).list(tenant=tenant_of(request.scope), limit=limit, after=after)
         full = len(views) == limit
         return JSONResponse(
             {
@@ -67,19 +67,19 @@ def batch_routes(front: Front) -> list[Route]:
         )
 
     async def one(request: Request) -> Response:
-        return await _view(await _batches(front).view(_id(request), tenant=tenant_of(request.scope)))
+        return await _view(await open_batches(front).view(_id(request), tenant=tenant_of(request.scope)))
 
     async def response(request: Request) -> Response:
-        return _stored(await _batches(front).response(_id(request), tenant=tenant_of(request.scope)))
+        return _stored(await open_batches(front).response(_id(request), tenant=tenant_of(request.scope)))
 
     async def events(request: Request) -> Response:
-        batches, tenant, request_id = _batches(front), tenant_of(request.scope), _id(request)
+        batches, tenant, request_id = open_batches(front), tenant_of(request.scope), _id(request)
         last = _last_event_id(request)
         await batches.view(request_id, tenant=tenant)  # 404 has to come before the stream begins
         return EventStream(batches.events(request_id, tenant=tenant, last_event_id=last))
 
     async def cancel(request: Request) -> Response:
-        return await _view(await _batches(front).cancel(_id(request), tenant=tenant_of(request.scope)))
+        return await _view(await open_batches(front).cancel(_id(request), tenant=tenant_of(request.scope)))
 
     return [
         Route("/v1/batches", create, methods=["POST"]),
@@ -94,23 +94,30 @@ def batch_routes(front: Front) -> list[Route]:
 async def _wait(front: Front, batches: BatchService, request: Request, request_id: str, tenant: str) -> bool:
     """Until the batch ended (True) or the client left (False; then the batch is given up unless others want it)."""
     front.waiters.arrive(tenant, request_id)
+    gone = False
+    try:
+        gone = not await ended_or_left(batches, request, request_id, tenant)
+        return not gone
+    finally:
+        if front.waiters.leave(tenant, request_id) and gone:
+            await batches.abandon(request_id, tenant=tenant)
+
+
+async def ended_or_left(batches: BatchService, request: Request, request_id: str, tenant: str) -> bool:
+    """Until the batch ended (True) or the client left (False). Raises as `BatchService.wait_ended`."""
     ended = asyncio.create_task(batches.wait_ended(request_id, tenant=tenant))
     left = asyncio.create_task(_disconnected(request))
-    gone = False
     try:
         await asyncio.wait({ended, left}, return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
             ended.result()
             return True
-        gone = True
         return False
     finally:
         for task in (ended, left):
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await asyncio.gather(ended, left, return_exceptions=True)
-        if front.waiters.leave(tenant, request_id) and gone:
-            await batches.abandon(request_id, tenant=tenant)
 
 
 async def _disconnected(request: Request) -> None:
@@ -122,18 +129,20 @@ def _parse(body: bytes, max_samples: int) -> BatchRequest:
     return parse_batch(decode_json(body), max_samples=max_samples)
 
 
-def _batches(front: Front) -> BatchService:
+def open_batches(front: Front) -> BatchService:
+    """The batch service, also while it accepts nothing. Raises NotReady."""
     if front.batches is None:
         raise NotReady("the service is starting", retry_after_s=RETRY_S)
     return front.batches
 
 
-def _accepting(front: Front) -> BatchService:
+def accepting_batches(front: Front) -> BatchService:
+    """The batch service, while it accepts batches. Raises Draining, NotReady."""
     if front.draining:
         raise Draining("the service is shutting down and takes no new batch", retry_after_s=RETRY_S)
     if not front.accepting:
         raise NotReady("the service is starting", remedy="GET /ready says what it waits for", retry_after_s=RETRY_S)
-    return _batches(front)
+    return open_batches(front)
 
 
 def _require_json(request: Request) -> None:

@@ -2,7 +2,7 @@
 
 <output_root>/.cosmos3/lock                    held by the one service process that writes here
 <output_root>/.cosmos3/ledger.sqlite           batches, samples, events (see `schema`)
-<output_root>/.cosmos3/ledger/<request_id>/    request.json, response.json
+<output_root>/.cosmos3/ledger/<request_id>/    request.json, response.json, uploads/
 <output_root>/.cosmos3/staging/<request_id>/   inputs, while the batch runs (see `staging`)
 <output_root>/<request_id>/<sample>/           artifacts
 """
@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ DATABASE = "ledger.sqlite"
 REQUEST = "request.json"
 RESPONSE = "response.json"
 CHUNK_BYTES = 256 * 1024
+UPLOADS = "uploads"
 DISK_FULL_RETRY_S = 60.0
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -97,8 +98,11 @@ class BatchFiles:
         self.staging = output_root / PRIVATE / "staging" / request_id
         self.home = output_root / PRIVATE / "ledger" / request_id
 
-    def create(self, request: bytes) -> None:
-        """Store the request, durably; the batch exists once its rows do too.
+    def create(self, request: bytes, uploads: Mapping[str, bytes]) -> None:
+        """Store the request and the files that came with it, durably; the batch exists once its rows do too.
+
+        Args:
+            uploads: content by name; the names are safe.
 
         Raises:
             Conflict: something that the ledger doesn't know is there under this id already.
@@ -110,8 +114,20 @@ class BatchFiles:
             )
         remove(self.home)  # of an acceptance that came to nothing
         self.home.mkdir(parents=True, mode=0o700)
+        for name, content in uploads.items():
+            self.upload(name).parent.mkdir(mode=0o700, exist_ok=True)
+            write_file(self.upload(name), content)
         write_file(self.home / REQUEST, request)
         sync_directory(self.home.parent)
+
+    def upload(self, name: str) -> Path:
+        return self.home / UPLOADS / name
+
+    def upload_names(self) -> list[str]:
+        try:
+            return sorted(path.name for path in (self.home / UPLOADS).iterdir())
+        except FileNotFoundError:
+            return []
 
     def request(self) -> dict[str, Any]:
         request: dict[str, Any] = json.loads((self.home / REQUEST).read_bytes())

@@ -32,6 +32,7 @@ from cosmos3_serve.generator.ports import Clock
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Files = Mapping[str, bytes]  # content by name
 Told = Callable[[Batch, int, Sequence[Record]], None]
 
 
@@ -180,11 +181,14 @@ class Ledger:
 
     # ---- writing
 
-    async def accept(self, accepted: Mapping[str, Any], request: Mapping[str, Any]) -> Batch:
-        """Make a batch durable. Raises Conflict or NotReady (`disk_full`), and then nothing was accepted."""
-        return await whole(self._accept(accepted, request))
+    async def accept(
+        self, accepted: Mapping[str, Any], request: Mapping[str, Any], uploads: Files | None = None
+    ) -> Batch:
+        """Make a batch durable, with the files that came with it. Raises Conflict or NotReady (`disk_full`), and then
+        nothing was accepted."""
+        return await whole(self._accept(accepted, request, uploads or {}))
 
-    async def _accept(self, accepted: Mapping[str, Any], request: Mapping[str, Any]) -> Batch:
+    async def _accept(self, accepted: Mapping[str, Any], request: Mapping[str, Any], uploads: Files) -> Batch:
         request_id = accepted["request_id"]
         files = self._files(request_id)
         batch = await self._io(Batch.of, accepted)
@@ -193,7 +197,7 @@ class Ledger:
             self._live[request_id] = batch
 
         try:
-            await self._io(lambda: files.create(json.dumps(request).encode()))
+            await self._io(lambda: files.create(json.dumps(request).encode(), uploads))
             await self._database.write(lambda c: changes.accept(c, accepted), enter)
         except Conflict:
             raise

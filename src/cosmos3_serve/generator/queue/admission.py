@@ -80,7 +80,12 @@ class Admitted:
 
 
 def admit(
-    request: BatchRequest, request_id: str, profile: EngineProfile, stager: Stager, *, max_samples: int
+    request: BatchRequest,
+    request_id: str,
+    profile: EngineProfile,
+    stager: Stager,
+    *,
+    max_samples: int,
 ) -> Admitted:
     """Check a batch completely and draw the seeds it doesn't name.
 
@@ -88,11 +93,17 @@ def admit(
         InputError: of the kind and with all the findings that `parse_batch` gives.
     """
     try:
-        inputs = stager.check(request.samples)
+        inputs = stager.check(request.samples, request.uploads)
         resolved = resolve_batch(request, profile, draw_seed=lambda: secrets.randbelow(SEED_RANGE))
     except (InputError, ValidationError):
         # Something is wrong: now everything that is wrong, in the contract's own order and words.
-        parse_batch(request.body(), max_samples=max_samples, profile=profile, check_uri=stager.check_uri)
+        parse_batch(
+            request.body(),
+            max_samples=max_samples,
+            profile=profile,
+            check_uri=stager.check_uri,
+            uploads=request.uploads,
+        )
         raise
     work = [
         Work(request_id, index, item.name, sample, profile, item.seed or 0, needs_inputs=index in inputs)
@@ -113,7 +124,8 @@ def readmit(
     Raises:
         InputError: what was allowed then is not allowed by this service any more.
     """
-    inputs = {index: fields for index, fields in stager.check(samples).items() if index in seeds}
+    found = stager.check(samples, stager.uploads(request_id))
+    inputs = {index: fields for index, fields in found.items() if index in seeds}
     resolved = [resolve_with(samples[index], profile, seed) for index, seed in seeds.items()]
     work = [
         Work(request_id, index, item.name, samples[index], profile, seed, needs_inputs=index in inputs)

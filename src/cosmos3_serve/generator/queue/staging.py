@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from cosmos3_serve.errors import (
     SampleError,
     StorageAuthorizationError,
 )
-from cosmos3_serve.generator.ledger.files import PRIVATE, remove
+from cosmos3_serve.generator.ledger.files import PRIVATE, BatchFiles, remove
 from cosmos3_serve.generator.ports import NoObserver, Observer
 from cosmos3_serve.storage.location import open_store
 from cosmos3_serve.storage.roots import AllowedRoots
@@ -97,6 +97,7 @@ class Stager:
         store_of: Callable[[S3Uri], ObjectStore] | None = None,
         observer: Observer | None = None,
     ) -> None:
+        self._root = output_root.absolute()
         self._home = output_root.absolute() / PRIVATE / "staging"
         self._roots = roots
         self._max_bytes = max_bytes
@@ -110,8 +111,15 @@ class Stager:
         """Raises StorageAuthorizationError unless the URI names one object that may be read, under exactly its name."""
         self._roots.authorize(require_object(parse_s3(uri)))
 
-    def check(self, samples: Sequence[Mapping[str, Any]]) -> dict[int, list[InputField]]:
+    def uploads(self, request_id: str) -> list[str]:
+        """Names of the files that came with a batch's request. Reads a directory."""
+        return BatchFiles(self._root, request_id).upload_names()
+
+    def check(self, samples: Sequence[Mapping[str, Any]], uploads: Collection[str] = ()) -> dict[int, list[InputField]]:
         """The inputs of each sample that has any, after every rule of docs/contract.md 6. Nothing is fetched.
+
+        Args:
+            uploads: names of the files that came with the request.
 
         Raises:
             StorageAuthorizationError: the detail is the first finding's text, `errors` are all of them.
@@ -123,9 +131,11 @@ class Stager:
         for index, sample in enumerate(samples):
             place = f"samples[{index}]"
             owned += prefixed(place, server_owned_findings(sample))
-            fields, problems = scan_inputs(sample)
+            fields, problems = scan_inputs(sample, uploads)
             found += prefixed(place, problems)
             for item in fields:
+                if item.upload is not None:
+                    continue
                 try:
                     self.check_uri(item.uri)
                 except StorageAuthorizationError as error:
@@ -145,10 +155,12 @@ class Stager:
         objects: dict[tuple[S3Uri, bool], _Object] = {}
         for index, fields in inputs.items():
             for item in fields:
+                if item.upload is not None:
+                    continue
                 uri = parse_s3(item.uri)
                 known = objects.setdefault((uri, item.is_text), _Object(uri, item.is_text, len(objects)))
                 known.needed_by.add(index)
-        if objects:
+        if inputs:
             self._plans[request_id] = _Plan(inputs, objects)
 
     async def stage(self, request_id: str, index: int) -> Staged:
@@ -159,7 +171,12 @@ class Stager:
         """
         plan = self._plans[request_id]
         fields = plan.fields[index]
-        fetches = [self._fetch(request_id, plan.objects[parse_s3(item.uri), item.is_text]) for item in fields]
+        fetches = [
+            asyncio.create_task(self._uploaded(request_id, item.upload))
+            if item.upload is not None
+            else self._fetch(request_id, plan.objects[parse_s3(item.uri), item.is_text])
+            for item in fields
+        ]
         await asyncio.wait(fetches)  # not gather: a fetch may belong to other samples too, so nothing here ends it
         for fetch in fetches:
             _retrieve(fetch)
@@ -218,6 +235,11 @@ class Stager:
             )
         self._observer.bytes("staged", done.size)
         return _Fetched(done.size, done.sha256, path=path)
+
+    async def _uploaded(self, request_id: str, name: str) -> _Fetched:
+        path = BatchFiles(self._root, request_id).upload(name)
+        data = await asyncio.to_thread(path.read_bytes)  # no larger than the request's body
+        return _Fetched(len(data), hashlib.sha256(data).hexdigest(), path=path)
 
     async def _text(self, item: _Object) -> _Fetched:
         data = bytearray()

@@ -11,7 +11,6 @@ Read it in the order of a request:
         upstream   keep-alive HTTP to replicas
         relay      the answer back: whole, or as events; what a broken stream ends with
       files, models, sessions, info    the small endpoints
-    openai_errors  failures in OpenAI's shape
     replica_errors what a replica's refusal becomes
     replica_figures what the engines count, for /metrics
     upkeep       what runs beside requests: fleet, leases, probes, sweeps

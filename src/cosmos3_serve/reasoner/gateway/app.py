@@ -17,11 +17,11 @@ from cosmos3_serve.reasoner.gateway.files import file_routes
 from cosmos3_serve.reasoner.gateway.front import Front
 from cosmos3_serve.reasoner.gateway.info import info_routes
 from cosmos3_serve.reasoner.gateway.models import model_routes
-from cosmos3_serve.reasoner.gateway.openai_errors import error_message
 from cosmos3_serve.reasoner.gateway.sessions import session_routes
 from cosmos3_serve.reasoner.gateway.stored_responses import stored_response_routes
 from cosmos3_serve.service.auth import BearerAuth
 from cosmos3_serve.service.logs import RequestLog
+from cosmos3_serve.service.openai_errors import error_message
 from cosmos3_serve.service.problems import Problems
 
 DRAIN_BYTES = 256 * 1024 * 1024  # of a body that is too large, so that a client that sends it all still reads why

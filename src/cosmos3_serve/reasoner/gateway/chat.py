@@ -15,7 +15,6 @@ from cosmos3_serve.reasoner.gateway.ask import Ask, read_ask
 from cosmos3_serve.reasoner.gateway.body import BodyBudget, read_body
 from cosmos3_serve.reasoner.gateway.endpoint import CHAT, Endpoint
 from cosmos3_serve.reasoner.gateway.front import Front
-from cosmos3_serve.reasoner.gateway.openai_errors import error_message
 from cosmos3_serve.reasoner.gateway.question import Question
 from cosmos3_serve.reasoner.gateway.schemas import check_schemas
 from cosmos3_serve.reasoner.media.item import Admitted
@@ -26,6 +25,7 @@ from cosmos3_serve.reasoner.sessions.keys import MediaItem, SessionKey
 from cosmos3_serve.reasoner.sessions.policy import Profile
 from cosmos3_serve.service.auth import tenant_of
 from cosmos3_serve.service.http_server import ON_LEAVE
+from cosmos3_serve.service.openai_errors import error_message
 from cosmos3_serve.service.problems import Headers, send_problem
 
 PARSED_ON_LOOP = 2 * 1024 * 1024  # larger bodies are parsed in a thread, and written in one

@@ -13,8 +13,8 @@ from typing import Any
 
 from cosmos3_serve.reasoner.gateway.connection import Ended
 from cosmos3_serve.reasoner.gateway.endpoint import Endpoint
-from cosmos3_serve.reasoner.gateway.openai_errors import error_event
 from cosmos3_serve.reasoner.gateway.replica_errors import Refusal, clean_event, first_event_refusal
+from cosmos3_serve.service.openai_errors import error_event
 
 _ERROR = b'data: {"error"'
 _DONE = b"[DONE]"

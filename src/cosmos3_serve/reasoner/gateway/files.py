@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 from cosmos3_serve.errors import FieldError, InvalidRequest
 from cosmos3_serve.reasoner.gateway.body import chunks
 from cosmos3_serve.reasoner.gateway.front import Front
-from cosmos3_serve.reasoner.gateway.multipart import MAX_FORM_BYTES, Form, FormReader
 from cosmos3_serve.reasoner.media.blobs import Blob
 from cosmos3_serve.service.auth import tenant_of
+from cosmos3_serve.service.multipart import MAX_FORM_BYTES, Form, FormReader
 
 PURPOSES = frozenset({"vision", "user_data", "assistants", "batch", "fine-tune", "evals"})
 DEFAULT_PURPOSE = "vision"

@@ -11,8 +11,8 @@ from starlette.routing import Route
 
 from cosmos3_serve.errors import NotReady
 from cosmos3_serve.reasoner.gateway.front import Front
-from cosmos3_serve.reasoner.gateway.openai_errors import error_message, error_object
 from cosmos3_serve.service.metrics import CONTENT_TYPE
+from cosmos3_serve.service.openai_errors import error_message, error_object
 
 BACKEND = "cosmos3-reasoner-vllm"
 RETRY_S = 5.0

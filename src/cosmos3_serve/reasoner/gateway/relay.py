@@ -9,8 +9,8 @@ from starlette.types import Send
 
 from cosmos3_serve.errors import Cosmos3Error
 from cosmos3_serve.reasoner.gateway.event_stream import EventStream
-from cosmos3_serve.reasoner.gateway.openai_errors import error_object
 from cosmos3_serve.reasoner.gateway.upstream import Lost, Reply
+from cosmos3_serve.service.openai_errors import error_object
 from cosmos3_serve.service.problems import Headers
 
 

@@ -93,7 +93,7 @@ def clean(text: str) -> str:
 
 def clean_event(event: bytes) -> bytes:
     """An error event of a replica's stream, cleaned and in our shape; `event` is `data: {"error": …}`."""
-    from cosmos3_serve.reasoner.gateway.openai_errors import error_object
+    from cosmos3_serve.service.openai_errors import error_object
 
     refusal = read_refusal(_status_in(event), event.removeprefix(b"data: ").strip())
     return b"data: " + json.dumps(error_object(refusal.as_error())).encode() + b"\n\n"

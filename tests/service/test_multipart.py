@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cosmos3_serve.errors import InvalidRequest, UnsupportedMediaType
-from cosmos3_serve.reasoner.gateway.multipart import FormReader
+from cosmos3_serve.service.multipart import FormReader
 
 TYPE = b"multipart/form-data; boundary=cut"
 

@@ -1,4 +1,4 @@
-"""A multipart/form-data body that holds one file and some short fields, read as it arrives.
+"""A multipart/form-data body that holds at most one file and some short fields, read as it arrives.
 
 Fields may stand before the file or after it; they have a bound of their own, whatever the file's size.
 """
@@ -32,12 +32,15 @@ class FormReader:
     """
     Args:
         content_type: the request's header.
+        max_field_bytes, max_form_bytes: of one field; of everything but the file, boundaries and headers included.
 
     Raises:
         UnsupportedMediaType: no multipart/form-data, or one without a boundary.
     """
 
-    def __init__(self, content_type: bytes) -> None:
+    def __init__(
+        self, content_type: bytes, *, max_field_bytes: int = MAX_FIELD_BYTES, max_form_bytes: int = MAX_FORM_BYTES
+    ) -> None:
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary")
         if kind != b"multipart/form-data" or not boundary or len(boundary) > 256:
@@ -56,16 +59,20 @@ class FormReader:
                 "on_end": self._all,
             },
         )
+        self._max_field_bytes, self._max_form_bytes = max_field_bytes, max_form_bytes
         self._parts = 0
         self._complete = False
         self._file: list[bytes] = []
         self._reset()
 
-    async def file(self, chunks: AsyncIterator[bytes], name: str = "file") -> AsyncIterator[bytes]:
+    async def file(
+        self, chunks: AsyncIterator[bytes], name: str = "file", *, required: bool = True
+    ) -> AsyncIterator[bytes]:
         """The bytes of the file part called `name`, while `form` fills.
 
         Raises:
-            InvalidRequest: code `multipart_invalid`: cut short, malformed, without a file or with two.
+            InvalidRequest: code `multipart_invalid`: cut short, malformed, with two files or a field twice, or without
+                a file that is `required`.
         """
         self._wanted = name
         others = 0
@@ -76,14 +83,14 @@ class FormReader:
             except MultipartParseError:
                 raise _invalid("the multipart body is malformed") from None
             others -= sum(map(len, self._file))
-            if others > MAX_FORM_BYTES:
-                raise _invalid(f"the parts beside the file hold more than {MAX_FORM_BYTES} bytes")
+            if others > self._max_form_bytes:
+                raise _invalid(f"the parts beside the file hold more than {self._max_form_bytes} bytes")
             for piece in self._file:
                 yield piece
             self._file.clear()
         if not self._complete:
             raise _invalid("the multipart body ends before its last boundary")
-        if not self.form.has_file:
+        if required and not self.form.has_file:
             raise _invalid(f"there is no part {name!r} with a filename", name)
 
     # ---- the parser's events ----------------------------------------------------------------------------------------
@@ -128,11 +135,13 @@ class FormReader:
             self._file.append(data[start:end])
         elif self._text is not None:
             self._text += data[start:end]
-            if len(self._text) > MAX_FIELD_BYTES:
-                raise _invalid(f"a field is longer than {MAX_FIELD_BYTES} bytes", self._field[:100])
+            if len(self._text) > self._max_field_bytes:
+                raise _invalid(f"a field is longer than {self._max_field_bytes} bytes", self._field[:100])
 
     def _end(self) -> None:
         if self._text is not None and self._field:
+            if self._field in self.form.fields:
+                raise _invalid("the field is there twice", self._field[:100])
             self.form.fields[self._field] = self._text.decode("utf-8", "replace")
         self._reset()
 
