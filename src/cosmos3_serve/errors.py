@@ -221,7 +221,8 @@ class GuardrailsUnavailable(StartRefused):
 
 
 class CheckpointUnavailable(StartRefused):
-    """Codes: checkpoint_access_denied, _not_found, _offline, _incomplete, _altered, _unverified, _manifest."""
+    """Codes: checkpoint_access_denied, _not_found, _offline, _incomplete, _quantized, _altered, _unverified,
+    _manifest."""
 
     code, title = "checkpoint_unavailable", "Checkpoint unavailable"
 

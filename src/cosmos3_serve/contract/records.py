@@ -125,7 +125,7 @@ class SampleCompute(Strict):
 
     Attributes:
         device: `cpu`, or the name of the GPU.
-        dtype: of the weights, such as `float32`.
+        dtype: of the weights, such as `float32`; with that of the file where it differs: `bfloat16 from float8_e4m3fn`.
         threads: threads that torch computed with, read in the thread that ran the sample.
         cpu: the processor: architecture, maker, family, model and stepping, and its name.
         cpu_capability: the vector instructions that torch's own kernels use, such as `AVX2` or `AVX512`.

@@ -12,6 +12,7 @@ from cosmos3_serve.service.http_server import hold_port
 from cosmos3_serve.settings import GeneratorSettings
 from cosmos3_serve.weights.foresee import Foreseen, foresee_checkpoint, foresee_guardrails, foresee_upstream
 from cosmos3_serve.weights.model_cache import settle_model_cache
+from cosmos3_serve.weights.precision import require_plain
 
 
 def dry_run(settings: GeneratorSettings) -> dict[str, Any]:
@@ -35,6 +36,8 @@ def dry_run(settings: GeneratorSettings) -> dict[str, Any]:
             engine, revision=settings.guardrail_revision, cache_dir=checked.cache, environ=os.environ
         )
     files.append(foresee_checkpoint(settings.checkpoint, checked.cache, os.environ, framework=engine == "framework"))
+    if engine == "diffusers" and (there := files[-1].path) is not None:
+        require_plain(there, files[-1].name)
     if engine == "framework":
         files += foresee_upstream(files[-1], checked.cache, os.environ)
     return {**settings.model_dump(mode="json"), "files": [one.as_dict() for one in files]}

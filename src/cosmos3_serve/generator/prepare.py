@@ -26,6 +26,7 @@ from cosmos3_serve.weights.cache_dir import default_cache
 from cosmos3_serve.weights.checkpoint import Checkpoint, resolve_checkpoint
 from cosmos3_serve.weights.guardrail_assets import GuardrailFiles, prove_guardrails
 from cosmos3_serve.weights.hub import Proved
+from cosmos3_serve.weights.precision import require_plain
 from cosmos3_serve.weights.upstream_files import UpstreamFiles, provide_upstream
 
 
@@ -55,6 +56,8 @@ def prepare(settings: GeneratorSettings) -> Prepared:
     guardrails = prove(settings, cache)
     framework = settings.engine == "framework"
     checkpoint = resolve_checkpoint(settings.checkpoint, cache, framework=framework)
+    if not framework:
+        require_plain(checkpoint.path, checkpoint.id)
     upstream = provide_upstream(checkpoint, guardrails, cache, convert=convert_sound) if framework else None
     return Prepared(settings, checkpoint, revision, guardrails, upstream)
 

@@ -45,7 +45,7 @@ def test_the_record_is_what_torch_says_now(monkeypatch):
     monkeypatch.setenv("MKL_CBWR", "AVX2,STRICT")
     monkeypatch.setenv("OMP_THREAD_LIMIT", "1" * 1000)
     monkeypatch.setenv("HF_TOKEN", "not a word about this")
-    record = compute_record(CPU, torch.float32)
+    record = compute_record(CPU, "float32")
     assert (record.device, record.dtype, record.threads, record.cpu_capability) == ("cpu", "float32", 7, "AVX9000")
     assert record.cpu == processor()
     assert record.environment == {"MKL_CBWR": "AVX2,STRICT", "OMP_THREAD_LIMIT": "1" * 128}

@@ -45,11 +45,12 @@ def use_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
-def compute_record(device: torch.device, dtype: torch.dtype) -> SampleCompute:
-    """The record of what this thread computes. The number of threads is torch's own answer, asked now."""
+def compute_record(device: torch.device, precision: str) -> SampleCompute:
+    """The record of what this thread computes, with weights of that precision. The number of threads is torch's own
+    answer, asked now."""
     return SampleCompute(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=precision,
         threads=torch.get_num_threads(),
         cpu=processor(),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),

@@ -160,7 +160,7 @@ class DiffusersEngine:
         if not 0 < len(jobs) <= self._max_num_seqs:
             raise ValueError(f"{len(jobs)} jobs in one wave; 1 to {self._max_num_seqs} are allowed")
         use_threads(self._threads)  # each thread of this process has a number of its own
-        compute = compute_record(self._tools.parts.device, self._tools.parts.dtype)
+        compute = compute_record(self._tools.parts.device, self._tools.parts.precision)
         with self._lock, torch.inference_mode():
             replay = Replay(self._network, self._tools.codec.quiet) if self._replays else None
             prepared = partial(self._prepare, is_cancelled)

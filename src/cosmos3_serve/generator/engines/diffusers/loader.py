@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from cosmos3_serve.errors import CheckpointUnavailable, StartRefused
+from cosmos3_serve.weights.precision import require_plain
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 
@@ -26,6 +27,13 @@ class Components:
     tokenizer: Any
     device: torch.device
     dtype: torch.dtype
+    stored: str = ""  # the dtype on disk, where it is known
+
+    @property
+    def precision(self) -> str:
+        """The weights' dtype, and that of the file where it differs: `bfloat16 from float8_e4m3fn`."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return dtype if self.stored in ("", dtype) else f"{dtype} from {self.stored}"
 
     @property
     def spatial(self) -> int:
@@ -73,7 +81,8 @@ def load_components(path: Path, device: torch.device, dtype: torch.dtype | None 
     """Load in `dtype`, by default float32 on a CPU and bfloat16 on CUDA. Never reaches for the network.
 
     Raises:
-        CheckpointUnavailable: the files are not those of a Cosmos3 checkpoint that this diffusers version reads.
+        CheckpointUnavailable: the files are not those of a Cosmos3 checkpoint that this diffusers version reads, or
+            its weights are quantized (code `checkpoint_quantized`).
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from diffusers import AutoencoderKLWan, Cosmos3OmniTransformer
@@ -81,12 +90,13 @@ def load_components(path: Path, device: torch.device, dtype: torch.dtype | None 
 
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     options: dict[str, Any] = {"torch_dtype": dtype, "use_safetensors": True, "local_files_only": True}
+    stored = require_plain(path, path.name).dtype
     try:
         transformer = Cosmos3OmniTransformer.from_pretrained(str(path), subfolder="transformer", **options)
         vae = AutoencoderKLWan.from_pretrained(str(path), subfolder="vae", **options)
         tokenizer = AutoTokenizer.from_pretrained(str(path / "text_tokenizer"), local_files_only=True)
         _check(transformer, vae, tokenizer)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (ImportError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise StartRefused(
                 "the checkpoint does not fit into the memory of this device", remedy="use a larger GPU or --device cpu"
@@ -98,7 +108,7 @@ def load_components(path: Path, device: torch.device, dtype: torch.dtype | None 
         ) from error
     for module in (transformer, vae):
         module.eval().requires_grad_(False).to(device)
-    return Components(transformer, vae, tokenizer, device, dtype)
+    return Components(transformer, vae, tokenizer, device, dtype, stored)
 
 
 def _check(transformer: Any, vae: Any, tokenizer: Any) -> None:
