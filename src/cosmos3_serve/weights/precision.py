@@ -1,7 +1,7 @@
 """How a checkpoint stores its transformer: read from configurations and safetensors headers, before anything is loaded.
 
-diffusers drops tensors that its model does not have, so a file of FP8 weights with scales beside them would load
-without a word and give noise. That is why the headers are read here, whatever the configurations say.
+diffusers drops tensors that its model does not have, so FP8 weights with scales beside them would load with no
+more than a warning, and give noise. That is why the headers are read here, whatever the configurations say.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from support.batches import make_front, until
 from support.core import Core, MakeCore
 from support.fake_engine import done, failed, write
 
+from cosmos3_serve.contract.profile import FRAMEWORK_PROFILE
 from cosmos3_serve.errors import SampleCode
 from cosmos3_serve.generator.engines.job import EngineJob, EngineResult
 from cosmos3_serve.generator.http.application import build_app
@@ -108,7 +109,10 @@ async def test_a_video_is_queued_polled_fetched_and_deleted(client: httpx.AsyncC
     assert (await client.get("/v1/videos")).json()["data"] == []
 
 
-async def test_the_list_has_pages_and_only_videos(client: httpx.AsyncClient, front: Front, core: Core) -> None:
+async def test_the_list_has_pages_and_only_videos(
+    client: httpx.AsyncClient, front: Front, core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosmos3_serve.generator.http.openai_routes.SCAN_PAGE", 2)
     ids = []
     for _ in range(5):
         ids.append((await client.post("/v1/videos", json=BALL)).json()["id"])
@@ -276,6 +280,17 @@ async def test_refusals_name_the_field(body: dict[str, Any], param: str, client:
         found = error(await client.post(path, json=body), 400)
         assert found["param"] == param and found["type"] == "invalid_request_error" and param in found["message"]
     assert core.engine.calls == [] and (await client.get("/v1/batches")).json()["batches"] == []
+
+
+async def test_the_framework_engine_is_asked_for_sound(make_core: MakeCore, tmp_path: Path) -> None:
+    core = await make_core(profile=FRAMEWORK_PROFILE)
+    front = as_front(core, tmp_path)
+    front.profile = FRAMEWORK_PROFILE
+    async with client_of(front) as client:
+        answer = await client.post("/v1/videos", json={**BALL, "generate_sound": True})
+        assert (await ended(client, answer.json()["id"]))["status"] == "completed", answer.text
+    [job] = core.engine.jobs.values()
+    assert job.args["enable_sound"] is True
 
 
 async def test_every_failure_on_these_paths_has_openais_shape(front: Front, client: httpx.AsyncClient) -> None:

@@ -20,6 +20,7 @@ from cosmos3_serve.contract.views import BatchState
 from cosmos3_serve.errors import Cosmos3Error, SampleCode
 from cosmos3_serve.generator.ledger import changes, database, files, restart
 from cosmos3_serve.generator.ledger.batch import accepted, sample_failed, sample_state
+from cosmos3_serve.generator.ledger.files import BatchFiles
 from cosmos3_serve.generator.ledger.ledger import Ledger
 
 PRAGMAS = {"synchronous": 2, "journal_mode": "wal", "locking_mode": "exclusive", "foreign_keys": 1}
@@ -46,7 +47,8 @@ async def survives(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(root, FakeClock())
     await ledger.open()
     for name in ("open", "ended", "reopened"):
-        await ledger.accept(acceptance(name), {"samples": [{}, {}], "request_id": name})
+        uploads = {"first.png": b"pixels of " + name.encode()}
+        await ledger.accept(acceptance(name), {"samples": [{}, {}], "request_id": name}, uploads)
         await ledger.write(name, sample_state(0, SampleState.SUCCEEDED, 2.0, outputs={"n": 1}))
         if name != "open":
             await ledger.write(name, sample_failed(1, SampleCode.ENGINE_FAILED, "no", 2.0))
@@ -63,6 +65,8 @@ async def survives(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert [sample.state.value for sample in batch.samples] == ["succeeded", "queued"]
         for name in ("open", "ended", "reopened"):
             assert (await again.request(name))["request_id"] == name
+            assert BatchFiles(found, name).upload("first.png").read_bytes() == b"pixels of " + name.encode()
+            assert BatchFiles(found, name).upload_names() == ["first.png"]
             assert (await again.details(name, results=True))[0].outputs == {"n": 1}
         ended = again.find("ended")
         assert ended is not None and ended.state is BatchState.FAILED
@@ -124,6 +128,12 @@ MUTATIONS: list[tuple[Callable[..., Any], Callable[..., Any], str, str]] = [
     (survives, files.write_file, "sync_directory(path.parent)", "pass"),
     (survives, files.sync_directory, "os.fsync(descriptor)", "pass"),
     (survives, files.BatchFiles.create, "sync_directory(self.home.parent)", "pass"),
+    (
+        survives,
+        files.BatchFiles.create,
+        "write_file(self.upload(name), content)",
+        "self.upload(name).write_bytes(content)",
+    ),
     (survives, restart._restart, "(home.parent, output_root, output_root.parent)", "(output_root, output_root.parent)"),
     (survives, restart._restart, "(home.parent, output_root, output_root.parent)", "(home.parent, output_root.parent)"),
     (survives, restart._restart, "(home.parent, output_root, output_root.parent)", "(home.parent, output_root)"),
