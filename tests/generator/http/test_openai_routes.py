@@ -260,6 +260,17 @@ async def test_a_running_video_has_no_content_yet_and_is_cancelled_by_delete(
     assert (await client.delete(f"/v1/videos/{made}")).json()["deleted"] is True
 
 
+async def test_delete_waits_for_a_sample_that_stops_soon(client: httpx.AsyncClient, core: Core) -> None:
+    core.engine.script["video"] = ["slow"]
+    core.engine.obeys_cancel = True
+    made = (await client.post("/v1/videos", json=BALL)).json()["id"]
+    await until(lambda: core.engine.calls)
+    deleting = asyncio.create_task(client.delete(f"/v1/videos/{made}"))
+    await until(lambda: core.engine.cancelled)
+    core.engine.gate.set()
+    assert (await deleting).json()["deleted"] is True
+
+
 # ---- refusals ------------------------------------------------------------------------------------------------------
 
 
