@@ -214,3 +214,12 @@ def test_the_last_frames_are_the_same_raw_or_converted_as_they_come(clip, monkey
     expected = read(clip, max_frames=3, keep="last").frames
     monkeypatch.setattr(module, "HELD_RAW_BYTES", 0)
     assert np.array_equal(read(clip, max_frames=3, keep="last").frames, expected)
+
+
+def test_what_the_index_counts_is_refused_before_a_frame_is_decoded(clip, monkeypatch):
+    def decoded(*_):
+        raise AssertionError("a frame was decoded")
+
+    monkeypatch.setattr("cosmos3_serve.media.video._Pass._decode", decoded)
+    assert refused(clip, replace(LIMITS, max_video_pixels=11 * 128 * 96)).code == "media_too_many_pixels"
+    assert refused(clip, replace(LIMITS, max_frames=11)).code == "media_too_long"

@@ -170,6 +170,7 @@ class _Pass:
         import av
 
         facts, full = self._facts, self._limits.full_decode_pixels
+        self._check_count(facts.header_frames or 0)  # before a frame of 100,000 large ones is decoded
         if full is not None and self._expected() * self._pixels > full:
             facts.whole = False
         av.logging.set_level(av.logging.ERROR)  # what a decoder says is evidence, see `_hidden`
@@ -227,7 +228,7 @@ class _Pass:
         if frames * self._pixels > limits.max_video_pixels:
             raise too_large(
                 "media_too_many_pixels",
-                f"more than {frames - 1} frames of {self._facts.width}x{self._facts.height} are more than"
+                f"{frames} frames or more of {self._facts.width}x{self._facts.height} are more than"
                 f" {limits.max_video_pixels} pixels",
                 "ffmpeg -i INPUT -vf scale=-2:360 -r 10 OUTPUT.mp4",
             )
