@@ -121,6 +121,10 @@ class FakeEngine:
         return acts.pop(0) if len(acts) > 1 else acts[0]
 
     replacing = False
+    is_loading = False
+
+    async def loading(self) -> bool:
+        return self.is_loading
 
     async def progress(self) -> dict[str, tuple[int, int]]:
         return dict(self.steps)

@@ -37,6 +37,9 @@ class EnginePort(Protocol):
     def replacing(self) -> bool:
         """The engine replaces its replica by itself just now: not moving, but not stuck either."""
 
+    async def loading(self) -> bool:
+        """No replica runs: one is being started, which is not standing still. Raises where that is not known."""
+
     async def info(self) -> EngineInfo:
         """Raises while no replica answers."""
 

@@ -90,3 +90,48 @@ async def test_an_engine_that_cannot_tell_its_progress_is_not_wedged_by_that(mak
     assert core.engine.replaced == 0
     core.engine.gate.set()
     await core.finish()
+
+
+async def test_a_wave_that_waited_behind_the_stuck_one_runs_again(make_core: MakeCore) -> None:
+    core = await make_core(stall_timeout_s=100)
+    core.engine.script = {"huge": ["hang"], **{name: ["hang", "ok"] for name in "wxyz"}}
+    await core.submit("huge", id="evil")
+    await until(lambda: len(core.engine.calls) == 1)
+    await core.clock.advance(1)
+    await core.submit("w", "x", "y", "z", id="innocent")
+    await until(lambda: len(core.engine.calls) == 2)
+    await core.clock.advance(105)
+    await core.finish("evil")
+    await core.finish("innocent")
+    assert await core.codes("evil") == ["engine_stalled"]
+    assert await core.codes("innocent") == ["succeeded"] * 4 and core.engine.replaced == 1
+
+
+async def test_what_the_engine_told_of_is_suspected_before_what_it_got_first(make_core: MakeCore) -> None:
+    core = await make_core(stall_timeout_s=100)
+    core.engine.script = {"first": ["hang", "ok"], "begun": ["hang"]}
+    await core.submit("first", id="r1")
+    await until(lambda: len(core.engine.calls) == 1)
+    await core.clock.advance(1)
+    await core.submit("begun", "x", "y", "z", id="r2")
+    await until(lambda: len(core.engine.calls) == 2)
+    core.engine.steps = {"r2/begun": (1, 4)}
+    await core.clock.advance(105)
+    await core.finish("r1")
+    await core.finish("r2")
+    assert await core.codes("r1") == ["succeeded"] and await core.codes("r2") == ["engine_stalled"] * 4
+
+
+async def test_a_replica_that_loads_is_not_wedged_unless_it_loads_for_ever(make_core: MakeCore) -> None:
+    core = await make_core(stall_timeout_s=100)
+    core.engine.script = {"a": ["hang"]}
+    core.engine.is_loading = True
+    await core.submit("a")
+    await until(lambda: len(core.engine.calls) == 1)
+    for _ in range(9):
+        await core.clock.advance(105)
+    assert core.engine.replaced == 0
+    for _ in range(40):
+        await core.clock.advance(105)
+    await core.finish()
+    assert core.engine.replaced == 1 and await core.codes() == ["engine_stalled"]

@@ -17,6 +17,8 @@ from cosmos3_serve.generator.engines.job import EngineJob, EngineResult
 from cosmos3_serve.generator.ledger.outcomes import shown
 from cosmos3_serve.generator.ports import Clock, EnginePort
 
+LOST = "the model's replica was replaced before it began this sample"
+
 
 @dataclass(slots=True, eq=False)
 class Flight:
@@ -25,11 +27,14 @@ class Flight:
     Attributes:
         keys: `sample_key` of its samples.
         aborted: set with the reason when nobody should wait any longer (watchdog, end of a drain).
+        lost: set when the replica was replaced before it began the wave: its samples get their second attempt.
         first_s: seconds of the first attempt, once every sample answered it.
     """
 
     keys: tuple[str, ...]
     aborted: asyncio.Future[SampleError] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    departed_at: float = 0.0
     first_s: float | None = None
 
     def abort(self, reason: SampleError) -> None:
@@ -75,6 +80,7 @@ class WaveRunner:
                 reason = flight.aborted.result() if flight.aborted.done() else error
                 yield Outcome(job, None, reason, alone=True, second=True)
             else:
+                flight.lost.clear()
                 async for outcome in self._calls([job], flight):
                     yield replace(outcome, second=True)
 
@@ -93,9 +99,10 @@ class WaveRunner:
             asyncio.ensure_future(self._engine.generate(job)): job for job in jobs
         }
         pending: set[asyncio.Future[EngineResult]] = set(calls)
+        lost = asyncio.ensure_future(flight.lost.wait())
         try:
-            while pending and not flight.aborted.done():
-                either: list[asyncio.Future[Any]] = [*pending, flight.aborted]
+            while pending and not flight.aborted.done() and not lost.done():
+                either: list[asyncio.Future[Any]] = [*pending, flight.aborted, lost]
                 done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 for call in [call for call in calls if call in done]:
                     pending.discard(call)
@@ -103,9 +110,10 @@ class WaveRunner:
                     alone = len(jobs) == 1 and (result is None or result.wave.coalesced <= 1)
                     yield Outcome(calls[call], result, error, alone)
             for call in [call for call in calls if call in pending]:
-                error = flight.aborted.result()
+                error = flight.aborted.result() if flight.aborted.done() else _Broken(SampleCode.ENGINE_FAILED, LOST)
                 yield Outcome(calls[call], None, error, alone=len(jobs) == 1)
         finally:
+            lost.cancel()
             for call in pending:
                 call.cancel()
                 call.add_done_callback(_looked_at)

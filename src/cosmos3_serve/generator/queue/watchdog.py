@@ -1,8 +1,9 @@
 """Watchdog: asks the engine how far it is, and ends the wait for one that got stuck.
 
-Progress is anything that moves: a denoising step, a sample that ended, a wave given to an idle engine. Without any for
-`stall_timeout_s` while waves are out, those waves are given up, the replica is replaced, and nothing new is started
-until an engine answers again.
+Progress is anything that moves: a denoising step, a sample that ended, a wave given to an idle engine; and a replica
+that is being started. Without any for `stall_timeout_s` while waves are out, those that the engine has begun are given
+up (where it has told of none, the one that it got first), the replica is replaced, and nothing new is started until an
+engine answers again. Waves that only waited behind them get another attempt.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ log = structlog.get_logger(__name__)
 POLL_S = 1.0
 ANSWER_S = 10.0
 REPLACE_S = 60.0
+LOAD_S = 3600.0  # loading that takes longer stands still, too
 
 
 class Watchdog:
@@ -45,12 +47,14 @@ class Watchdog:
         self._on_recovered = on_recovered
         self._flights: set[Flight] = set()
         self._moved_at = 0.0
+        self._loading_since: float | None = None
         self.stalled = False
         self.steps: dict[str, tuple[int, int]] = {}
 
     def departed(self, flight: Flight) -> None:
         if not self._flights:
             self.moved()
+        flight.departed_at = self._clock.monotonic()
         self._flights.add(flight)
 
     def landed(self, flight: Flight) -> None:
@@ -86,7 +90,29 @@ class Watchdog:
                 continue
             await self._poll()
             if self._flights and self._clock.monotonic() - self._moved_at > self._timeout_s:
-                await self._replace()
+                if await self._loading():
+                    self.moved()
+                else:
+                    await self._replace()
+
+    async def _loading(self) -> bool:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                loading = await self._engine.loading()
+        except Exception as error:
+            log.debug("engine_loading_unknown", exception=type(error).__name__)
+            return False
+        now = self._clock.monotonic()
+        if not loading:
+            self._loading_since = None
+            return False
+        self._loading_since = now if self._loading_since is None else self._loading_since
+        return now - self._loading_since < LOAD_S
+
+    def _suspects(self) -> set[Flight]:
+        """Waves that the engine has begun, by the steps that it told of; else the first that it got."""
+        begun = {flight for flight in self._flights if any(key in self.steps for key in flight.keys)}
+        return begun or {min(self._flights, key=lambda flight: flight.departed_at)}
 
     async def _poll(self) -> None:
         try:
@@ -107,10 +133,14 @@ class Watchdog:
         quiet = self._clock.monotonic() - self._moved_at
         log.error("engine_stalled", seconds=round(quiet), waves=len(self._flights))
         reason = SampleError(SampleCode.ENGINE_STALLED, f"the engine made no progress for {quiet:.0f} s")
-        for flight in self._flights:
+        suspects = self._suspects()
+        waiting = self._flights - suspects
+        for flight in suspects:
             flight.abort(reason)
         await self._insist(self._engine.replace)
         await self._insist(self._engine.info)  # loading weights takes its time; replacing again would start it anew
+        for flight in waiting & self._flights:
+            flight.lost.set()
         self.moved()
         self.stalled = False
         self._on_recovered()

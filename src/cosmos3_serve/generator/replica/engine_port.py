@@ -39,6 +39,10 @@ class RayEngine:
     def replacing(self) -> bool:
         return False  # Serve and the watchdog do that
 
+    async def loading(self) -> bool:
+        status = await asyncio.to_thread(serve_status, *self._names)
+        return bool(status["running"] == 0)
+
     async def info(self) -> EngineInfo:
         return EngineInfo.model_validate(await self._control(self._handle.info.remote()))
 

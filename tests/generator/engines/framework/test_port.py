@@ -212,6 +212,8 @@ async def test_while_it_is_replaced_calls_wait_and_info_says_so(
     assert not upstream.batches
     upstream.up = True
     await replacing
+    age, busy = engine._turns.age_s, engine.busy_s
+    assert age is not None and busy is not None and busy < age, "loading is not the batch's time"
     assert (await call).error is None and (await engine.info()).engine == "framework"
     assert await engine.incarnation() == "replica-1"
 

@@ -103,6 +103,7 @@ class FrameworkEngine:
         self._answers = Answers()
         self._replacement: asyncio.Task[None] | None = None
         self._answered_at = time.monotonic()
+        self._loaded_at = float("-inf")
 
     # ---- what can be seen
 
@@ -113,8 +114,9 @@ class FrameworkEngine:
 
     @property
     def busy_s(self) -> float | None:
-        """How long the present batch has been with upstream; None when there is none."""
-        return self._turns.age_s
+        """How long the present batch has been with upstream; None when there is none. Loading does not count."""
+        age = self._turns.age_s
+        return None if age is None else min(age, time.monotonic() - self._loaded_at)
 
     @property
     def idle_s(self) -> float:
@@ -122,6 +124,9 @@ class FrameworkEngine:
         return time.monotonic() - self._answered_at
 
     # ---- the coordinator's port
+
+    async def loading(self) -> bool:
+        return not await asyncio.to_thread(self._replicas.serving)
 
     async def info(self) -> EngineInfo:
         """What runs, on the devices that the replica has (upstream's replica knows neither info nor our targets).
@@ -276,7 +281,7 @@ class FrameworkEngine:
             if time.monotonic() > deadline:
                 raise EngineFailed("the framework's replica did not come back", code="replica_lost")
             await asyncio.sleep(POLL_S)
-        self._answered_at = time.monotonic()
+        self._answered_at = self._loaded_at = time.monotonic()
 
 
 def _seen(task: asyncio.Task[None]) -> None:
