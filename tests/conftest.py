@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import logging
 import os
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -72,6 +73,18 @@ def s3_server() -> Iterator[LocalS3]:
     """A real S3 API for all rooms, each with buckets of its own: a start costs seconds of CPU."""
     with LocalS3() as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def ordinary_logging() -> Iterator[None]:
+    """A service that a test starts in this process sets up its logging; the next test's must be as before."""
+    root, ours = logging.getLogger(), logging.getLogger("cosmos3_serve")
+    handlers, level = list(root.handlers), ours.level
+    yield
+    ours.setLevel(level)
+    for handler in [handler for handler in root.handlers if handler not in handlers]:
+        if type(handler).__module__.startswith("cosmos3_serve"):
+            root.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)

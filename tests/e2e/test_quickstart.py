@@ -111,7 +111,7 @@ def test_the_record_says_what_the_bytes_depend_on(done) -> None:
     [compute] = {
         json.dumps(sample["compute"], sort_keys=True): sample["compute"] for sample in record["samples"]
     }.values()
-    assert (compute["device"], compute["dtype"], compute["threads"]) == ("cpu", "float32", 1)
+    assert (compute["device"], compute["dtype"], compute["threads"]) == ("cpu", "float32 from bfloat16", 1)
     assert compute["cpu"].startswith(platform.machine()) and compute["cpu_capability"]
     assert compute["libraries"]["diffusers"] == version("diffusers")
 
